@@ -1,0 +1,124 @@
+"""What every entry of the catalogue can do; each entry is one file beside this one.
+
+An entry explains itself in words, says how its run differs from the right one (``config``, ``loop``, ``loader_batch_size``,
+``epochs``), and predicts what that does to training *before* anything runs (``predict``). Nothing here imports torch: the
+loops are given a ``run`` with an engine, and call it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from dataclasses import dataclass
+from typing import Any
+
+from dsaccum_helpers.setting import Setting
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a run will do, worked out from the setting alone.
+
+    ``weights``: the factor with which each micro-batch of one process enters the first update (1 / accumulation steps
+    each, in a right run; the mean over processes comes on top). ``micro_batch_size``: samples in each of them.
+    ``optimizer_steps``: updates that will happen. ``samples``: samples read by all processes up to the last update.
+    ``learning_rates``: one for each update. ``gradient_clipping``: the norm at which the engine clips, 0.0 for none.
+    """
+
+    weights: tuple[float, ...]
+    micro_batch_size: int
+    optimizer_steps: int
+    samples: int
+    learning_rates: tuple[float, ...]
+    gradient_clipping: float
+    refused: bool = False
+
+
+class Mismatch:
+    """One entry of the catalogue. This base class is the *right* run; an entry overrides what it does wrong."""
+
+    code = "matched"
+    title = "Config, loader and loop agree"
+    symptom = "The loss falls like that of one full batch."
+    cause = "The loop calls engine.backward and engine.step once for each micro-batch; the engine does the rest."
+    consequence = "Every update is the mean over exactly train_batch_size samples."
+    remedy = "Nothing to mend."
+    learn = "notebooks/02_matched_or_mismatched.ipynb"
+    #: The script steps the scheduler itself instead of handing it to ``deepspeed.initialize``.
+    script_owns_scheduler = False
+    #: ``deepspeed.initialize`` raises: there is no curve, only the engine's words and ours.
+    refused = False
+
+    def needs(self, setting: Setting) -> str | None:
+        """Why this setting cannot show the mismatch, with the smallest remedy; ``None`` where it can."""
+        return None
+
+    def config(self, setting: Setting) -> dict[str, Any]:
+        """The DeepSpeed configuration of the wrong run."""
+        return setting.ds_config()
+
+    def loader_batch_size(self, setting: Setting) -> int:
+        """Samples in each micro-batch that the loader really gives."""
+        return setting.train_micro_batch_size_per_gpu
+
+    def epochs(self, setting: Setting) -> tuple[int, int]:
+        """How many epochs are trained, and how many micro-batches one process reads in each."""
+        return 1, setting.micro_batches
+
+    loop: Any = None
+    """The wrong training loop, called with a ``run``; ``None`` where the loop is the right one."""
+
+    def predict(self, setting: Setting) -> Prediction:
+        """The consequence, before the run."""
+        return self._prediction(setting)
+
+    def loop_source(self) -> str:
+        """The wrong loop as a learner reads it, or an empty text where the loop is the right one."""
+        if self.loop is None:
+            return ""
+        lines = textwrap.dedent(inspect.getsource(self.loop)).splitlines()
+        return "\n".join(line for line in lines if line.strip() != "@staticmethod")
+
+    def _prediction(
+        self,
+        setting: Setting,
+        *,
+        weights: tuple[float, ...] | None = None,
+        optimizer_steps: int | None = None,
+        scheduler_steps: tuple[int, ...] | None = None,
+        gradient_clipping: float | None = None,
+    ) -> Prediction:
+        """The right run's prediction with what the entry changes."""
+        count = setting.gradient_accumulation_steps
+        weights = (1 / count,) * count if weights is None else weights
+        steps = setting.optimizer_steps if optimizer_steps is None else optimizer_steps
+        size = self.loader_batch_size(setting)
+        return Prediction(
+            weights=weights,
+            micro_batch_size=size,
+            optimizer_steps=0 if self.refused else steps,
+            samples=0 if self.refused else steps * len(weights) * size * setting.processes,
+            learning_rates=()
+            if self.refused
+            else tuple(setting.rate_at(step) for step in scheduler_steps or range(steps)),
+            gradient_clipping=setting.gradient_clipping if gradient_clipping is None else gradient_clipping,
+            refused=self.refused,
+        )
+
+
+def needs_accumulation(setting: Setting) -> str | None:
+    """The reason shared by all entries that only exist with more than one micro-batch per update."""
+    if setting.gradient_accumulation_steps > 1:
+        return None
+    return (
+        "With gradient_accumulation_steps 1 there is nothing to accumulate, so this mistake cannot happen. "
+        "Smallest fix: gradient_accumulation_steps 2."
+    )
+
+
+def keeps_only_last(setting: Setting) -> bool:
+    """Do several ``engine.backward`` calls without ``engine.step`` lose all gradients but the last?
+
+    ZeRO-1 and 2 hand each boundary gradient to the partition anew; stage 0 and 3 add up (measured with DeepSpeed 0.19).
+    """
+    return setting.zero_stage in (1, 2)

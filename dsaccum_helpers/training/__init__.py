@@ -1,0 +1,21 @@
+"""Real runs with DeepSpeed: ``Runner`` and ``compare``. Importing this imports no torch; the training processes do."""
+
+from dsaccum_helpers.training.comparison import Comparison, Row, compare, default_runner
+from dsaccum_helpers.training.events import ORACLE, Expected, Point, RunError, RunResult
+from dsaccum_helpers.training.recorded import RecordedRunner
+from dsaccum_helpers.training.runner import Run, Runner
+
+__all__ = [
+    "ORACLE",
+    "Comparison",
+    "Expected",
+    "Point",
+    "RecordedRunner",
+    "Row",
+    "Run",
+    "RunError",
+    "RunResult",
+    "Runner",
+    "compare",
+    "default_runner",
+]

@@ -1,0 +1,185 @@
+"""Matched against mismatched: several runs of one setting, and what was predicted beside what was measured. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from dsaccum_helpers.mismatches import MATCHED, find
+from dsaccum_helpers.setting import Setting, SettingError
+from dsaccum_helpers.training.events import ORACLE, Point, RunResult
+from dsaccum_helpers.training.runner import AnyRun, Runner
+
+MOST_MISMATCHES = 5
+AGREES_WITHIN = 0.01
+"""A measured value confirms its prediction when it differs by at most this share."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One quantity of one run. ``predicted`` comes from the setting and plain PyTorch, ``measured`` from the run.
+
+    Quantities that begin with ``×`` are ratios to the right run; the others are counts. ``None``: there is no such value
+    (a run without an update has no first gradient), or the run has not come so far.
+    """
+
+    code: str
+    quantity: str
+    predicted: float | None
+    measured: float | None
+
+    @property
+    def agrees(self) -> bool | None:
+        """Within one per cent? ``None`` where there is nothing to compare."""
+        if self.predicted is None or self.measured is None:
+            return None
+        return abs(self.measured - self.predicted) <= AGREES_WITHIN * max(abs(self.predicted), 1e-12)
+
+
+class Comparison:
+    """The right run and up to five mismatched ones. ``results`` grows while the runs go on; the right one comes first."""
+
+    def __init__(self, setting: Setting, results: Sequence[RunResult]) -> None:
+        self.setting, self.results = setting, list(results)
+
+    @property
+    def matched(self) -> RunResult:
+        """The right run."""
+        return next(result for result in self.results if result.code == MATCHED.code)
+
+    def result(self, code: str) -> RunResult:
+        """The run with this code. Raises ``KeyError`` where it is not part of the comparison."""
+        for result in self.results:
+            if result.code == code:
+                return result
+        raise KeyError(code)
+
+    @property
+    def done(self) -> bool:
+        """Has every run ended?"""
+        return all(result.ended is not None for result in self.results)
+
+    @property
+    def progress(self) -> float:
+        """The share of all micro-batches that has been read, from 0.0 to 1.0."""
+        shares = [1.0 if r.ended else min(1.0, r.micro_batches_read / planned_micro_batches(r)) for r in self.results]
+        return sum(shares) / len(shares)
+
+    def rows(self, code: str | None = None) -> list[Row]:
+        """Predicted beside measured, for one run or for all mismatched ones."""
+        chosen = [r for r in self.results if r.code not in (ORACLE, MATCHED.code)] if code is None else [self.result(code)]
+        return [row for result in chosen for row in self._rows(result)]
+
+    def _rows(self, result: RunResult) -> Iterator[Row]:
+        prediction, right = find(result.code).predict(self.setting), MATCHED.predict(self.setting)
+        over = result.ended in ("finished", "refused")
+        first, base, expected = result.first, self.matched.first, result.expected
+
+        def ratio(mine: float | None, other: float | None) -> float | None:
+            return None if mine is None or not other else mine / other
+
+        for name in ("gradient_norm", "update_norm"):
+            predicted = expected and ratio(getattr(expected, name), getattr(expected, f"full_batch_{name}"))
+            measured = first and base and ratio(getattr(first, name), getattr(base, name))
+            yield Row(result.code, f"× first {name.replace('_', ' ')}", predicted, measured)
+        last = result.points[-1].samples if result.points else 0
+        steps = len(result.steps)
+        yield Row(result.code, "optimizer steps", prediction.optimizer_steps, steps if over else None)
+        yield Row(result.code, "samples used", prediction.samples, last if over else None)
+        per_step = ratio(prediction.samples, prediction.optimizer_steps), ratio(last, steps)
+        yield Row(result.code, "samples per step", per_step[0], per_step[1] if over else None)
+        rates = [point.learning_rate or 0.0 for point in result.steps]
+        predicted = ratio(_mean(prediction.learning_rates), _mean(right.learning_rates))
+        base_rates = _mean([point.learning_rate or 0.0 for point in self.matched.steps])
+        yield Row(result.code, "× mean learning rate", predicted, ratio(_mean(rates), base_rates) if over else None)
+
+    def _repr_html_(self) -> str:
+        """The table, as a notebook shows it."""
+        lines = [
+            f"<tr><td>{escape(row.code)}</td><td>{escape(row.quantity)}</td><td>{number(row.predicted)}</td>"
+            f"<td>{number(row.measured)}</td><td>{agreement(row)}</td></tr>"
+            for row in self.rows()
+        ]
+        head = "<tr><th>run</th><th>quantity</th><th>predicted</th><th>measured</th><th>within 1 %</th></tr>"
+        return f"<table><caption>Predicted beside measured</caption>{head}{''.join(lines)}</table>"
+
+    def __str__(self) -> str:
+        """The table, and how each run ended, as text."""
+        lines = [f"{'run':30}{'quantity':24}{'predicted':>12}{'measured':>12}  within 1 %"]
+        lines += [
+            f"{row.code:30}{row.quantity:24}{number(row.predicted):>12}{number(row.measured):>12}  {agreement(row)}"
+            for row in self.rows()
+        ]
+        return "\n".join(lines + [f"{result.code:30}{result.sentence}" for result in self.results])
+
+
+def planned_micro_batches(result: RunResult) -> int:
+    """Micro-batches that one process of this run will read; optimizer steps for the oracle, which has none."""
+    if result.code == ORACLE:
+        return result.setting.optimizer_steps
+    epochs, length = find(result.code).epochs(result.setting)
+    return epochs * length
+
+
+def number(value: float | None) -> str:
+    """Four significant digits; a dash where there is no value."""
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if value == int(value) and abs(value) >= 10 else f"{value:.4g}"
+
+
+def agreement(row: Row) -> str:
+    """The word for a row of the table."""
+    return {True: "yes", False: "no", None: "–"}[row.agrees]
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def plan(setting: Setting, codes: Sequence[str], runner: Any, *, oracle: bool = False) -> list[AnyRun]:
+    """The runs of a press, checked and not yet begun: the oracle on request, the right one, the mismatched ones.
+
+    Raises ``SettingError`` or ``UnknownMismatchError``; then nothing has been started.
+    """
+    chosen = list(dict.fromkeys(codes))
+    if len(chosen) > MOST_MISMATCHES:
+        raise SettingError(f"{len(chosen)} mismatches in one press. Smallest fix: choose at most {MOST_MISMATCHES}.")
+    wanted = [ORACLE] * oracle + [MATCHED.code] + [code for code in chosen if code != MATCHED.code]
+    return [runner.start(setting, code) for code in wanted]
+
+
+def compare(
+    *codes: str,
+    setting: Setting | None = None,
+    runner: Any = None,
+    oracle: bool = False,
+    progress: Callable[[Comparison, Point | None], None] | None = None,
+) -> Comparison:
+    """Train the right setting and the mismatches with these codes, with real DeepSpeed, and compare.
+
+    ``progress`` is called with the growing comparison at every point. Interrupting cancels all runs. Raises
+    ``SettingError``, ``UnknownMismatchError`` or ``RunError``; then nothing has been started.
+    """
+    setting = Setting() if setting is None else setting
+    runner = default_runner() if runner is None else runner
+    runs = plan(setting, codes, runner, oracle=oracle)
+    comparison = Comparison(setting, [run.result for run in runs])
+    with closing(runner.stream(runs)) as events:
+        for _, point in events:
+            if progress is not None:
+                progress(comparison, point)
+    return comparison
+
+
+_DEFAULT: list[Runner] = []
+
+
+def default_runner() -> Runner:
+    """The one runner that all panels and calls of a kernel share."""
+    if not _DEFAULT:
+        _DEFAULT.append(Runner())
+    return _DEFAULT[0]

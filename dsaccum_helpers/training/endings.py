@@ -1,0 +1,86 @@
+"""How a run ended, in one clear sentence for a learner (pure: no torch)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dsaccum_helpers.batch import BatchError, resolve_batch
+from dsaccum_helpers.mismatches import find
+from dsaccum_helpers.training.events import RunResult
+from dsaccum_helpers.training.processes import ProcessSet, signal_name, stopped
+
+#: What gloo and NCCL say on the *other* ranks when one has died: a consequence, never the cause.
+_CONSEQUENCES = ("connection closed by peer", "connection reset", "broken pipe", "gloo", "nccl")
+
+
+def explains_more(report: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Is this rank's report the cause and the other one's only the consequence?"""
+    return _is_consequence(other) and not _is_consequence(report)
+
+
+def _is_consequence(report: dict[str, Any]) -> bool:
+    return any(word in report.get("words", "").lower() for word in _CONSEQUENCES)
+
+
+def stopped_note(pids: list[int]) -> str:
+    """Who hangs, where the operating system can tell."""
+    ranks = ", ".join(map(str, stopped(pids)))
+    return f"stopped processes: {ranks}" if ranks else ""
+
+
+def conclude_unstarted(result: RunResult) -> None:
+    """A run that was cancelled before its turn came."""
+    result.ended, result.sentence = "cancelled", "Stopped before it began."
+
+
+def conclude(
+    result: RunResult, report: dict[str, Any] | None, exits: dict[int, int], cancelled: bool, hung: bool, one: ProcessSet
+) -> None:
+    """Fill in ``ended``, ``sentence`` and the words of a run whose processes are all gone."""
+    how = report["how"] if report else "failed"
+    note, result.log = result.log, one.log()
+    count = len(result.steps)
+    if how in ("finished", "refused") and not hung:
+        result.ended = how  # type: ignore[assignment]
+        result.sentence = f"Finished: {count} optimizer steps."
+        if how == "refused":
+            _words_of_refusal(result, report or {})
+    elif cancelled:
+        result.ended, result.sentence = "cancelled", f"Stopped after {count} optimizer steps."
+    else:
+        result.ended = "failed"
+        result.sentence = _sentence_of_failure(report, exits, hung, note, one.processes)
+
+
+def _words_of_refusal(result: RunResult, report: dict[str, Any]) -> None:
+    result.engine_words = report.get("words", "")
+    config = find(result.code).config(result.setting)
+    keys = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+    try:
+        resolve_batch(**{key: config.get(key) for key in keys}, world_size=result.setting.processes)
+    except BatchError as error:
+        result.our_words = str(error)
+    result.sentence = "DeepSpeed refused the configuration; nothing was trained."
+
+
+def _sentence_of_failure(
+    report: dict[str, Any] | None, exits: dict[int, int], hung: bool, note: str, processes: int
+) -> str:
+    if hung:
+        who = f" ({note})" if note else ""
+        return f"The run gave no sign of life and was ended{who}. Smallest fix: press Run again."
+    killed = {rank: -status for rank, status in exits.items() if status < 0}
+    cause = report if report and not _is_consequence(report) else None
+    if cause and cause.get("memory"):
+        return f"Process {cause['rank']} ran out of memory. Smallest fix: a smaller micro-batch and more accumulation steps."
+    if cause is None and killed:
+        rank, number = next(iter(killed.items()))
+        hint = "; the usual reason is that memory ran out" if signal_name(number) == "SIGKILL" else ""
+        return (
+            f"Process {rank} of {processes} was killed from outside ({signal_name(number)}){hint}. "
+            "Smallest fix: press Run again, with fewer processes if it happens again."
+        )
+    if report and "No space left" in report.get("words", ""):
+        return "The disk is full: a training process could not write. Smallest fix: free some space, or set TMPDIR."
+    words = f" ({report['words'][:300]})" if report else ""
+    return f"A training process failed{words}. The log of the run has the details."

@@ -1,0 +1,131 @@
+"""The right loop, in DeepSpeed and in plain PyTorch (the oracle). Imports torch; DeepSpeed only where an engine is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dsaccum_helpers.mismatches.entry import Mismatch, Prediction
+from dsaccum_helpers.setting import Setting
+from dsaccum_helpers.training.events import Expected
+from dsaccum_helpers.training.tasks import Loader, Stream, Task, fresh_model
+
+
+@dataclass
+class Run:
+    """What a training loop is given: the engine, the loader of one epoch, the criterion and the accumulation count.
+
+    ``scheduler`` is ``None`` where the engine owns it, as it should.
+    """
+
+    engine: Any
+    loader: Loader
+    criterion: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    gradient_accumulation_steps: int
+    scheduler: Any = None
+
+
+def right_loop(run: Run) -> None:
+    """One epoch: backward and step for each micro-batch; the engine divides, accumulates and updates."""
+    for inputs, targets in run.loader:
+        loss = run.criterion(run.engine(inputs), targets)
+        run.engine.backward(loss)
+        run.engine.step()
+
+
+def linear_schedule(setting: Setting) -> Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LambdaLR]:
+    """The setting's learning-rate schedule, in optimizer steps."""
+    return lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, setting.rate_factor)
+
+
+def make_engine(task: Task, setting: Setting, mismatch: Mismatch) -> tuple[Any, Any]:
+    """The DeepSpeed engine of a run, and the scheduler where the script keeps it to itself.
+
+    Needs an initialised process group. Raises what ``deepspeed.initialize`` raises.
+    """
+    import deepspeed
+
+    schedule = linear_schedule(setting)
+    model = fresh_model(task, setting)
+    engine, _, _, _ = deepspeed.initialize(
+        model=model,
+        model_parameters=list(model.parameters()),
+        config=mismatch.config(setting),
+        lr_scheduler=None if mismatch.script_owns_scheduler else schedule,
+    )
+    return engine, schedule(engine.basic_optimizer) if mismatch.script_owns_scheduler else None
+
+
+def make_optimizer(parameters: list[torch.Tensor], setting: Setting) -> torch.optim.Optimizer:
+    """The plain-PyTorch twin of the config's optimizer block."""
+    assert setting.learning_rate is not None
+    return getattr(torch.optim, setting.optimizer)(parameters, lr=setting.learning_rate)
+
+
+class Oracle:
+    """Plain PyTorch: one full batch, one update. In bf16 the model computes in bf16 over fp32 master weights.
+
+    ``masters`` are the fp32 parameters, in the order of ``module.parameters()``.
+    """
+
+    def __init__(self, task: Task, setting: Setting, device: torch.device) -> None:
+        self.task, self.setting, self.device = task, setting, device
+        dtype = torch.bfloat16 if setting.dtype == "bf16" else torch.float32
+        self.module = fresh_model(task, setting).to(device=device, dtype=dtype)
+        self.masters = [p.detach().clone().float() for p in self.module.parameters()]
+        self.optimizer = make_optimizer(self.masters, setting)
+        self.scheduler = linear_schedule(setting)(self.optimizer)
+
+    def accumulate(self, inputs: torch.Tensor, targets: torch.Tensor, weight: float = 1.0) -> None:
+        """Add ``weight`` × the gradient of the mean loss over these samples to the masters' gradients."""
+        self.module.zero_grad(set_to_none=True)
+        self.task.criterion(self.module(inputs.to(self.device)), targets.to(self.device)).backward()
+        for master, parameter in zip(self.masters, self.module.parameters(), strict=True):
+            gradient = parameter.grad.float() * weight if parameter.grad is not None else torch.zeros_like(master)
+            master.grad = gradient if master.grad is None else master.grad + gradient
+
+    def update(self, clipping: float) -> tuple[float, float]:
+        """Clip, step, clear: (gradient norm before clipping, norm of the change), both L2 over all parameters."""
+        before = [master.clone() for master in self.masters]
+        norm = l2_norm([master.grad for master in self.masters if master.grad is not None])
+        if clipping > 0.0:
+            torch.nn.utils.clip_grad_norm_(self.masters, clipping)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        with torch.no_grad():
+            for master, parameter in zip(self.masters, self.module.parameters(), strict=True):
+                parameter.copy_(master)
+        return norm, l2_norm(torch._foreach_sub(self.masters, before))
+
+
+def l2_norm(tensors: list[torch.Tensor] | tuple[torch.Tensor, ...]) -> float:
+    """The L2 norm over all elements of all tensors, in fp32."""
+    if not tensors:
+        return 0.0
+    return float(torch.stack(torch._foreach_norm([tensor.float() for tensor in tensors])).norm())
+
+
+def first_update(task: Task, setting: Setting, prediction: Prediction, device: torch.device) -> tuple[float, float]:
+    """The norms that the predicted weights give at the first update, by plain PyTorch from the initial weights."""
+    oracle, stream = Oracle(task, setting, device), Stream(task, setting)
+    size = prediction.micro_batch_size
+    for index, weight in enumerate(prediction.weights):
+        for rank in range(setting.processes if weight else 0):
+            start = (index * setting.processes + rank) * size
+            oracle.accumulate(*stream.take(start, size), weight / setting.processes)
+    for group in oracle.optimizer.param_groups:
+        group["lr"] = prediction.learning_rates[0]
+    return oracle.update(prediction.gradient_clipping)
+
+
+def expect(task: Task, setting: Setting, mismatch: Mismatch, device: torch.device) -> Expected:
+    """What plain PyTorch says about the first update of this run, and of one full batch."""
+    full = Oracle(task, setting, device)
+    full.accumulate(*Stream(task, setting).take(0, setting.train_batch_size))
+    right = full.update(setting.gradient_clipping)
+    prediction = mismatch.predict(setting)
+    wrong = first_update(task, setting, prediction, device) if prediction.optimizer_steps else (None, None)
+    return Expected(*wrong, *right)

@@ -1,0 +1,131 @@
+"""Measures a run without changing it: the loss, the norms and the learning rate at every optimizer step. Imports torch.
+
+It wraps ``step`` of the engine it is given (or of the oracle), so that a loop of the course stays the code a learner would
+write. Everything is measured from tensors: the samples from what the loader handed out, the update from the weights.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import distributed
+
+from dsaccum_helpers.setting import Setting
+from dsaccum_helpers.training.loops import l2_norm
+from dsaccum_helpers.training.tasks import Loader, Task
+
+#: A sign of life at least this often, however long an optimizer step takes (seconds).
+HEARTBEAT_SECONDS = 0.5
+
+
+class Recorder:
+    """Emits one ``point`` for each optimizer step of an engine, through ``emit(dict)``, from rank 0."""
+
+    def __init__(self, engine: Any, task: Task, setting: Setting, loader: Loader, emit: Callable[[dict], None]) -> None:
+        self.engine, self.task, self.setting, self.loader, self.emit = engine, task, setting, loader, emit
+        self.began = self.heard = time.monotonic()
+        self.stage = engine.zero_optimization_stage()
+        self.first_rank = setting.processes == 1 or distributed.get_rank() == 0
+        self.evaluate = Evaluation(task, loader.device, setting)
+        self.weights = [tensor.clone() for tensor in self.local_weights()]
+        self.step_engine = engine.step
+        engine.step = self.step
+        self.point(0, None, None, None)
+
+    def step(self, *arguments: Any, **keywords: Any) -> Any:
+        """``engine.step``, and a point behind it where the engine updated its weights."""
+        steps, rate, norm = self.engine.global_steps, self.engine.get_lr()[0], None
+        if self.stage == 0 and self.engine.is_gradient_accumulation_boundary():
+            # Stage 0 keeps the reduced gradient on the parameters and reports no norm; it is gone after the step.
+            norm = l2_norm([p.grad for p in self.engine.module.parameters() if p.grad is not None])
+        answer = self.step_engine(*arguments, **keywords)
+        if self.engine.global_steps > steps:
+            self.point(self.engine.global_steps, norm, self.update_norm(), rate)
+        elif self.first_rank and time.monotonic() - self.heard > HEARTBEAT_SECONDS:
+            self.heard = time.monotonic()
+            self.emit({"event": "alive", "micro_batches": self.loader.micro_batches_read})
+        return answer
+
+    def point(self, step: int, norm: float | None, update: float | None, rate: float | None) -> None:
+        """Measure and emit one point."""
+        if step and norm is None:
+            norm = float(self.engine.get_global_grad_norm())
+        with self.full_parameters():
+            if not self.first_rank:
+                return
+            loss = self.evaluate(self.engine.module)
+        self.heard = time.monotonic()
+        self.emit(
+            {
+                "event": "point",
+                "step": step,
+                "loss": loss,
+                "gradient_norm": norm,
+                "update_norm": update,
+                "learning_rate": rate,
+                "samples": self.loader.samples_read * self.setting.processes,
+                "engine_samples": self.engine.global_samples,
+                "seconds": round(self.heard - self.began, 4),
+                "micro_batches": self.loader.micro_batches_read,
+            }
+        )
+
+    def local_weights(self) -> list[torch.Tensor]:
+        """The fp32 weights that this process updates: all of them at stage 0, its partition at stages 1 to 3."""
+        optimizer = self.engine.optimizer
+        for name in ("fp32_partitioned_groups_flat", "single_partition_of_fp32_groups", "fp32_groups_flat_partition"):
+            if hasattr(optimizer, name):
+                return [tensor.detach() for tensor in getattr(optimizer, name)]
+        masters = [p for group in self.engine.basic_optimizer.param_groups for p in group["params"]]
+        return [p.detach() for p in masters]
+
+    def update_norm(self) -> float:
+        """The L2 norm of the last change of all weights. Collective at stages 1 to 3, which partition them."""
+        now = self.local_weights()
+        change = l2_norm(torch._foreach_sub(now, self.weights))
+        torch._foreach_copy_(self.weights, now)
+        if self.stage == 0 or self.setting.processes == 1:
+            return change
+        square = torch.tensor(change**2, dtype=torch.float64, device=self.loader.device)
+        distributed.all_reduce(square)
+        return float(square.sqrt())
+
+    def full_parameters(self) -> contextlib.AbstractContextManager:
+        """Stage 3 scatters the parameters over the processes: gather them while they are read. Collective there."""
+        if self.stage < 3:
+            return contextlib.nullcontext()
+        import deepspeed
+
+        return deepspeed.zero.GatheredParameters(list(self.engine.module.parameters()))
+
+    def final_weights(self) -> torch.Tensor:
+        """All fp32 weights, flat, in the order of ``module.parameters()``. Collective."""
+        from deepspeed.utils import safe_get_full_fp32_param
+
+        full = []
+        for parameter in self.engine.module.parameters():
+            master = None
+            if hasattr(parameter, "ds_id") or hasattr(parameter, "_hp_mapping"):
+                master = safe_get_full_fp32_param(parameter)
+            full.append((parameter if master is None else master).detach().float().flatten().cpu())
+        return torch.cat(full)
+
+
+class Evaluation:
+    """The loss on the task's fixed evaluation set, computed on a plain copy of the model so that no hook is touched."""
+
+    def __init__(self, task: Task, device: torch.device, setting: Setting) -> None:
+        self.criterion = task.criterion
+        self.module = task.make_model().to(device)
+        self.parameters = list(self.module.parameters())
+        self.inputs, self.targets = task.evaluation_inputs.to(device), task.evaluation_targets.to(device)
+
+    @torch.no_grad()
+    def __call__(self, module: torch.nn.Module) -> float:
+        """The mean loss of these weights, computed in fp32."""
+        torch._foreach_copy_(self.parameters, [p.detach() for p in module.parameters()])
+        return float(self.criterion(self.module(self.inputs), self.targets))

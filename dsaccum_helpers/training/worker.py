@@ -1,0 +1,187 @@
+"""What runs in each training process. Also a script: ``deepspeed``, ``torchrun`` or ``srun`` can start it unchanged.
+
+    deepspeed --num_gpus 2 -m dsaccum_helpers.training.worker --setting '{"processes": 2}' --output points.jsonl
+
+Rank 0 writes one JSON object a line: ``point``, ``alive``, ``expected``, ``ended``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dsaccum_helpers.mismatches import find
+from dsaccum_helpers.setting import Setting
+
+WEIGHTS_FILE = "weights.npy"
+Emit = Callable[[dict[str, Any]], None]
+
+
+def prepare_process() -> None:
+    """Once a process, before DeepSpeed is used: one thread, and no operator compiled at the first run.
+
+    DeepSpeed's shared-memory operator for the CPU needs a compiler, compiles for about 40 seconds and is never used in
+    training; it hangs for ever on the lock of an interrupted build.
+    """
+    import torch
+
+    torch.set_num_threads(1)
+    if not torch.cuda.device_count():
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    import deepspeed.ops
+
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+
+
+def choose_device(rank: int) -> Any:
+    """This process's device: one GPU each where there are GPUs, otherwise the CPU."""
+    import torch
+
+    if os.environ.get("DS_ACCELERATOR") != "cpu" and torch.cuda.device_count():
+        torch.cuda.set_device(rank)
+        return torch.device("cuda", rank)
+    return torch.device("cpu")
+
+
+def join(rank: int, processes: int, store: str | None) -> Any:
+    """Enter the process group; returns the device. ``store`` is a file for the rendezvous: no port is opened for it."""
+    import torch
+    from torch import distributed
+
+    os.environ.update(RANK=str(rank), LOCAL_RANK=os.environ.get("LOCAL_RANK", str(rank)), WORLD_SIZE=str(processes))
+    device = choose_device(int(os.environ["LOCAL_RANK"]))
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    if store is None:
+        distributed.init_process_group(backend, rank=rank, world_size=processes)
+    else:
+        shared = distributed.FileStore(store, processes)
+        distributed.init_process_group(backend, store=shared, rank=rank, world_size=processes)
+    import deepspeed
+
+    deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False, verbose=False)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    # Would write through every buffer that ZeRO allocates (2 GB at stage 1 and 2), at every update.
+    torch.utils.deterministic.fill_uninitialized_memory = False
+    return device
+
+
+def train(job: dict[str, Any], rank: int, device: Any, emit: Emit, folder: Path | None) -> None:
+    """One run, from the job to the last point. What goes wrong is emitted as the ``ended`` event, never raised."""
+    setting = Setting(**job["setting"])
+    try:
+        if job["mismatch"] == "oracle":
+            _train_oracle(setting, rank, device, emit, folder)
+        else:
+            _train_engine(setting, job["mismatch"], rank, device, emit, folder)
+    except Exception as error:
+        traceback.print_exc()
+        emit({"event": "ended", "how": "failed", "rank": rank, "words": _words(error), "memory": _is_memory(error)})
+
+
+def _train_engine(setting: Setting, code: str, rank: int, device: Any, emit: Emit, folder: Path | None) -> None:
+    from dsaccum_helpers.training.loops import Run, expect, make_engine, right_loop
+    from dsaccum_helpers.training.recorder import Recorder
+    from dsaccum_helpers.training.tasks import Loader, Stream, load_task
+
+    mismatch, task = find(code), load_task(setting.task)
+    try:
+        engine, scheduler = make_engine(task, setting, mismatch)
+    except AssertionError as error:
+        if not mismatch.refused:
+            raise
+        if rank == 0:
+            emit({"event": "ended", "how": "refused", "rank": rank, "words": _words(error)})
+        return
+    epochs, length = mismatch.epochs(setting)
+    size = mismatch.loader_batch_size(setting)
+    loader = Loader(Stream(task, setting), size, length, rank, setting.processes, device)
+    recorder = Recorder(engine, task, setting, loader, emit)
+    run = Run(engine, loader, task.criterion, setting.gradient_accumulation_steps, scheduler)
+    loop = mismatch.loop or right_loop
+    for _ in range(epochs):
+        loop(run)
+    weights = recorder.final_weights()
+    if rank == 0:
+        emit({"event": "expected", **vars(expect(task, setting, mismatch, device))})
+        _finish(weights, loader.micro_batches_read, emit, folder)
+
+
+def _train_oracle(setting: Setting, rank: int, device: Any, emit: Emit, folder: Path | None) -> None:
+    import torch
+
+    from dsaccum_helpers.training.loops import Oracle
+    from dsaccum_helpers.training.recorder import Evaluation
+    from dsaccum_helpers.training.tasks import Stream, load_task
+
+    if rank:
+        return
+    task = load_task(setting.task)
+    oracle, stream = Oracle(task, setting, device), Stream(task, setting)
+    evaluate, began, size = Evaluation(task, device, setting), time.monotonic(), setting.train_batch_size
+    for step in range(setting.optimizer_steps + 1):
+        norm = update = rate = None
+        if step:
+            rate = oracle.scheduler.get_last_lr()[0]
+            oracle.accumulate(*stream.take((step - 1) * size, size))
+            norm, update = oracle.update(setting.gradient_clipping)
+            oracle.scheduler.step()
+        point = {"step": step, "loss": evaluate(oracle.module), "gradient_norm": norm, "update_norm": update}
+        counts = {"samples": step * size, "engine_samples": step * size, "micro_batches": step}
+        emit({"event": "point", **point, "learning_rate": rate, **counts, "seconds": time.monotonic() - began})
+    weights = torch.cat([master.flatten().cpu() for master in oracle.masters])
+    _finish(weights, setting.optimizer_steps, emit, folder)
+
+
+def _finish(weights: Any, micro_batches: int, emit: Emit, folder: Path | None) -> None:
+    if folder is not None:
+        import numpy
+
+        numpy.save(folder / WEIGHTS_FILE, weights.numpy())
+    emit({"event": "ended", "how": "finished", "rank": 0, "micro_batches": micro_batches})
+
+
+def _words(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:1500]}"
+
+
+def _is_memory(error: BaseException) -> bool:
+    text = str(error).lower()
+    return isinstance(error, MemoryError) or "out of memory" in text or "can't allocate memory" in text
+
+
+def main() -> int:
+    """Run one job as started by a launcher, which sets RANK, WORLD_SIZE and MASTER_ADDR."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--setting", default="{}", help="a Setting as JSON")
+    parser.add_argument("--mismatch", default="matched", help="a code of the catalogue, or oracle")
+    parser.add_argument("--output", type=Path, help="a file for the points (default: standard output)")
+    parser.add_argument("--local_rank", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    rank, processes = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    setting = Setting(**{**json.loads(options.setting), "processes": processes})
+    stream = options.output.open("a") if options.output and rank == 0 else sys.stdout
+    ended: list[str] = []
+
+    def emit(event: dict[str, Any]) -> None:
+        if event["event"] == "ended":
+            ended.append(event["how"])
+        print(json.dumps(event), file=stream, flush=True)
+
+    warnings.simplefilter("ignore", FutureWarning)
+    prepare_process()
+    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+    os.environ.setdefault("MASTER_PORT", "29500")
+    train({"setting": setting.to_dict(), "mismatch": options.mismatch}, rank, join(rank, processes, None), emit, None)
+    return int("failed" in ended)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
