@@ -23,7 +23,7 @@ install: ## Set everything up without opening anything
 	@$(PREPARE) install course
 
 ##@ The tests
-test: install-test chromium lint test-repository test-unit test-bare test-training test-notebooks test-browser ## Set everything up, then run the style checks and every suite
+test: install-test chromium lint test-repository test-unit test-bare test-panels test-training test-notebooks test-browser ## Set everything up, then run the style checks and every suite
 	@echo "All checks and suites passed."
 
 lint: install-test ## Check style, types, spelling and the direction of imports
@@ -41,6 +41,9 @@ test-unit: install-test ## Test the arithmetic and the diagnosis
 
 test-bare: install-bare ## Run the same unit tests where torch is not installed
 	.venv-bare/bin/python -m pytest tests/unit $(ARGS)
+
+test-panels: install-test ## Test the panels, the pictures and the exports, without a browser
+	$(PYTEST) tests/panels $(ARGS)
 
 test-training: install-test ## Test real runs with DeepSpeed
 	$(PYTEST) tests/training $(ARGS)
@@ -86,5 +89,5 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^##@/ { printf "\n%s\n", substr($$0, 5) } \
 		/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
 
-.PHONY: lab install test lint test-repository test-unit test-bare test-training test-notebooks test-browser \
+.PHONY: lab install test lint test-repository test-unit test-bare test-panels test-training test-notebooks test-browser \
 	install-test install-bare chromium format benchmark images constraints clean clean-all help

@@ -41,7 +41,7 @@ _MEANING = {
 _LEARNING_RATE = {
     ("regression", "SGD"): 0.05,
     ("regression", "Adam"): 0.05,
-    ("digits", "SGD"): 0.1,
+    ("digits", "SGD"): 0.3,
     ("digits", "Adam"): 0.005,
     ("language", "SGD"): 0.2,
     ("language", "Adam"): 0.01,
@@ -92,8 +92,8 @@ class Setting:
         if self.train_batch_size > MAXIMUM_TRAIN_BATCH:
             raise SettingError(
                 f"train_batch_size would be {self.train_batch_size:,} = {self.train_micro_batch_size_per_gpu} × "
-                f"{self.gradient_accumulation_steps} × {self.processes}, above the {MAXIMUM_TRAIN_BATCH:,} samples of a "
-                "course run. Smallest fix: fewer gradient_accumulation_steps or a smaller micro-batch."
+                f"{self.gradient_accumulation_steps} × {self.processes}, above the {MAXIMUM_TRAIN_BATCH:,} samples of "
+                "a course run. Smallest fix: fewer gradient_accumulation_steps or a smaller micro-batch."
             )
         if self.learning_rate is None:
             object.__setattr__(self, "learning_rate", _LEARNING_RATE[self.task, self.optimizer])

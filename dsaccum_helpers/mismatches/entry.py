@@ -1,8 +1,8 @@
 """What every entry of the catalogue can do; each entry is one file beside this one.
 
-An entry explains itself in words, says how its run differs from the right one (``config``, ``loop``, ``loader_batch_size``,
-``epochs``), and predicts what that does to training *before* anything runs (``predict``). Nothing here imports torch: the
-loops are given a ``run`` with an engine, and call it.
+An entry explains itself in words, says how its run differs from the right one (``config``, ``loop``,
+``loader_batch_size``, ``epochs``), and predicts what that does to training *before* anything runs (``predict``).
+Nothing here imports torch: the loops are given a ``run`` with an engine, and call it.
 """
 
 from __future__ import annotations

@@ -13,7 +13,9 @@ class GuardedEngineStep(Mismatch):
 
     code = "guarded-engine-step"
     title = "engine.step() is guarded by a counter, and the engine counts too"
-    symptom = "No message. One update for every N × N micro-batches; the loss moves in few, large steps or hardly at all."
+    symptom = (
+        "No message. One update for every N × N micro-batches; the loss moves in few, large steps or hardly at all."
+    )
     cause = "The guard of a plain PyTorch loop (if (i + 1) % N == 0) was kept around engine.step()."
     consequence = "N times fewer updates. ZeRO-0 and 3 add up N windows; ZeRO-1 and 2 keep only the last micro-batch."
     remedy = "Call engine.step() after every engine.backward(loss): the engine knows when the window is full."

@@ -12,7 +12,9 @@ class LeftoverMicroBatches(Mismatch):
     code = "leftover-micro-batches"
     title = "Micro-batches are left over at the end of an epoch"
     symptom = "No message. Fewer optimizer steps than planned, and the learning rate never reaches its end."
-    cause = "The script plans ceil(len(loader) / accumulation steps) updates an epoch; the engine carries the rest over."
+    cause = (
+        "The script plans ceil(len(loader) / accumulation steps) updates an epoch; the engine carries the rest over."
+    )
     consequence = "Updates mix two epochs, the last micro-batches are lost, and the schedule is longer than the run."
     remedy = "Make len(loader) a multiple of gradient_accumulation_steps (drop_last on the window, or pad the data)."
 

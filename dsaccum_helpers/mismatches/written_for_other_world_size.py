@@ -16,7 +16,7 @@ class WrittenForOtherWorldSize(Mismatch):
     symptom = "deepspeed.initialize raises an AssertionError; the same file works on another machine."
     cause = "The config was written for twice as many processes as now run it."
     consequence = "Nothing is trained: the engine refuses the configuration."
-    remedy = "Start as many processes as the file was written for, or multiply gradient_accumulation_steps to keep the batch."
+    remedy = "Start as many processes as the file was written for, or double gradient_accumulation_steps."
     learn = "notebooks/01_three_numbers.ipynb"
     refused = True
 

@@ -3,7 +3,8 @@
 from dsaccum_helpers.training.comparison import Comparison, Row, compare, default_runner
 from dsaccum_helpers.training.events import ORACLE, Expected, Point, RunError, RunResult
 from dsaccum_helpers.training.recorded import RecordedRunner
-from dsaccum_helpers.training.runner import Run, Runner
+from dsaccum_helpers.training.run import Run
+from dsaccum_helpers.training.runner import Runner
 
 __all__ = [
     "ORACLE",

@@ -1,4 +1,4 @@
-"""Matched against mismatched: several runs of one setting, and what was predicted beside what was measured. No torch."""
+"""Matched against mismatched: several runs of one setting, predicted beside measured. Imports no torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 from dsaccum_helpers.mismatches import MATCHED, find
 from dsaccum_helpers.setting import Setting, SettingError
 from dsaccum_helpers.training.events import ORACLE, Point, RunResult
-from dsaccum_helpers.training.runner import AnyRun, Runner
+from dsaccum_helpers.training.run import AnyRun
+from dsaccum_helpers.training.runner import Runner
 
 MOST_MISMATCHES = 5
 AGREES_WITHIN = 0.01
@@ -22,8 +23,8 @@ AGREES_WITHIN = 0.01
 class Row:
     """One quantity of one run. ``predicted`` comes from the setting and plain PyTorch, ``measured`` from the run.
 
-    Quantities that begin with ``×`` are ratios to the right run; the others are counts. ``None``: there is no such value
-    (a run without an update has no first gradient), or the run has not come so far.
+    Quantities that begin with ``×`` are ratios to the right run; the others are counts. ``None``: there is no such
+    value (a run without an update has no first gradient), or the run has not come so far.
     """
 
     code: str
@@ -40,7 +41,7 @@ class Row:
 
 
 class Comparison:
-    """The right run and up to five mismatched ones. ``results`` grows while the runs go on; the right one comes first."""
+    """The right run and up to five mismatched ones; each of ``results`` grows while its run goes on."""
 
     def __init__(self, setting: Setting, results: Sequence[RunResult]) -> None:
         self.setting, self.results = setting, list(results)
@@ -70,7 +71,9 @@ class Comparison:
 
     def rows(self, code: str | None = None) -> list[Row]:
         """Predicted beside measured, for one run or for all mismatched ones."""
-        chosen = [r for r in self.results if r.code not in (ORACLE, MATCHED.code)] if code is None else [self.result(code)]
+        chosen = (
+            [r for r in self.results if r.code not in (ORACLE, MATCHED.code)] if code is None else [self.result(code)]
+        )
         return [row for result in chosen for row in self._rows(result)]
 
     def _rows(self, result: RunResult) -> Iterator[Row]:
@@ -82,9 +85,10 @@ class Comparison:
             return None if mine is None or not other else mine / other
 
         for name in ("gradient_norm", "update_norm"):
-            predicted = expected and ratio(getattr(expected, name), getattr(expected, f"full_batch_{name}"))
-            measured = first and base and ratio(getattr(first, name), getattr(base, name))
-            yield Row(result.code, f"× first {name.replace('_', ' ')}", predicted, measured)
+            quantity = f"× first {name.replace('_', ' ')}"
+            predicted = ratio(getattr(expected, name), getattr(expected, f"full_batch_{name}")) if expected else None
+            measured = ratio(getattr(first, name), getattr(base, name)) if first and base else None
+            yield Row(result.code, quantity, predicted, measured)
         last = result.points[-1].samples if result.points else 0
         steps = len(result.steps)
         yield Row(result.code, "optimizer steps", prediction.optimizer_steps, steps if over else None)

@@ -34,7 +34,12 @@ def conclude_unstarted(result: RunResult) -> None:
 
 
 def conclude(
-    result: RunResult, report: dict[str, Any] | None, exits: dict[int, int], cancelled: bool, hung: bool, one: ProcessSet
+    result: RunResult,
+    report: dict[str, Any] | None,
+    exits: dict[int, int],
+    cancelled: bool,
+    hung: bool,
+    one: ProcessSet,
 ) -> None:
     """Fill in ``ended``, ``sentence`` and the words of a run whose processes are all gone."""
     how = report["how"] if report else "failed"
@@ -56,8 +61,9 @@ def _words_of_refusal(result: RunResult, report: dict[str, Any]) -> None:
     result.engine_words = report.get("words", "")
     config = find(result.code).config(result.setting)
     keys = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+    given: dict[str, Any] = {key: config.get(key) for key in keys}
     try:
-        resolve_batch(**{key: config.get(key) for key in keys}, world_size=result.setting.processes)
+        resolve_batch(**given, world_size=result.setting.processes)
     except BatchError as error:
         result.our_words = str(error)
     result.sentence = "DeepSpeed refused the configuration; nothing was trained."
@@ -72,7 +78,9 @@ def _sentence_of_failure(
     killed = {rank: -status for rank, status in exits.items() if status < 0}
     cause = report if report and not _is_consequence(report) else None
     if cause and cause.get("memory"):
-        return f"Process {cause['rank']} ran out of memory. Smallest fix: a smaller micro-batch and more accumulation steps."
+        return (
+            f"Process {cause['rank']} ran out of memory. Smallest fix: a smaller micro-batch, more accumulation steps."
+        )
     if cause is None and killed:
         rank, number = next(iter(killed.items()))
         hint = "; the usual reason is that memory ran out" if signal_name(number) == "SIGKILL" else ""

@@ -26,7 +26,8 @@ class Point:
     ``loss``: mean over the task's fixed evaluation set, after the step. ``gradient_norm``: L2 norm of the gradient that
     the optimizer was given, before clipping. ``update_norm``: L2 norm of the change of all parameters. ``samples``:
     samples that all processes read from their loaders up to this step, counted from the tensors.
-    ``engine_samples``: what the engine believes. ``seconds`` since the run began; the only field that differs from run to run.
+    ``engine_samples``: what the engine believes. ``seconds`` since the run began, the only field that differs between
+    equal runs.
     """
 
     step: int
@@ -56,8 +57,8 @@ class Expected:
 class RunResult:
     """One run, as far as it has come. ``ended`` is ``None`` while it goes on.
 
-    ``sentence`` says how it ended, in words for a learner; ``engine_words`` is what DeepSpeed said where it refused, and
-    ``our_words`` says the same with a remedy. ``log`` is the end of what the processes wrote, for the curious.
+    ``sentence`` says how it ended, in words for a learner; ``engine_words`` is what DeepSpeed said where it refused,
+    and ``our_words`` says the same with a remedy. ``log`` is the end of what the processes wrote, for the curious.
     ``weights`` (fp32, flat, in the order of ``module.parameters()``) is kept only on request.
     """
 

@@ -1,4 +1,4 @@
-"""The right loop, in DeepSpeed and in plain PyTorch (the oracle). Imports torch; DeepSpeed only where an engine is made."""
+"""The right loop, in DeepSpeed and in plain PyTorch (the oracle). Imports torch, and DeepSpeed to make an engine."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def l2_norm(tensors: list[torch.Tensor] | tuple[torch.Tensor, ...]) -> float:
     """The L2 norm over all elements of all tensors, in fp32."""
     if not tensors:
         return 0.0
-    return float(torch.stack(torch._foreach_norm([tensor.float() for tensor in tensors])).norm())
+    return float(torch.stack(torch._foreach_norm(tensors, 2, dtype=torch.float32)).norm())
 
 
 def first_update(task: Task, setting: Setting, prediction: Prediction, device: torch.device) -> tuple[float, float]:
@@ -127,5 +127,6 @@ def expect(task: Task, setting: Setting, mismatch: Mismatch, device: torch.devic
     full.accumulate(*Stream(task, setting).take(0, setting.train_batch_size))
     right = full.update(setting.gradient_clipping)
     prediction = mismatch.predict(setting)
-    wrong = first_update(task, setting, prediction, device) if prediction.optimizer_steps else (None, None)
-    return Expected(*wrong, *right)
+    if not prediction.optimizer_steps:
+        return Expected(None, None, *right)
+    return Expected(*first_update(task, setting, prediction, device), *right)

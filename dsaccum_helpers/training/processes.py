@@ -82,7 +82,7 @@ class Template:
             self.process = subprocess.Popen(
                 # -P: a file of the learner's that is called random.py must not be imported in place of Python's own.
                 [sys.executable, "-P", "-m", "dsaccum_helpers.training.template", str(self.folder)],
-                stdin=theirs,
+                stdin=theirs.fileno(),
                 stdout=log,
                 stderr=log,
                 env=_environment(),
@@ -173,8 +173,12 @@ def private_folder() -> Path:
 def disk_error(error: OSError, place: Path) -> RunError:
     """One sentence for a disk that cannot be written."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return RunError(f"The disk is full: nothing can be written to {place}. Smallest fix: free some space, or set TMPDIR.")
-    return RunError(f"Cannot write to {place}: {error.strerror}. Smallest fix: set TMPDIR to a folder you can write to.")
+        return RunError(
+            f"The disk is full: nothing can be written to {place}. Smallest fix: free some space, or set TMPDIR."
+        )
+    return RunError(
+        f"Cannot write to {place}: {error.strerror}. Smallest fix: set TMPDIR to a folder you can write to."
+    )
 
 
 def wait_gone(pids: list[int], seconds: float) -> bool:
@@ -231,7 +235,9 @@ def _environment() -> dict[str, str]:
 
 def _start_sentence(error: str, log: str) -> str:
     if "No module named" in error:
-        return f"Training needs a package that is missing ({error}). Smallest fix: pip install 'dsaccum-helpers[course]'."
+        return (
+            f"Training needs a package that is missing ({error}). Smallest fix: pip install 'dsaccum-helpers[course]'."
+        )
     if "No space left" in error or "No space left" in log:
         return "The disk is full: the training processes cannot start. Smallest fix: free some space, or set TMPDIR."
-    return f"The training processes cannot start ({error}). Smallest fix: run python -m deepspeed.env_report and look for errors."
+    return f"The training processes cannot start ({error}). Smallest fix: look at python -m deepspeed.env_report."

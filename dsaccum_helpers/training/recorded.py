@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from copy import copy
-from typing import Any
 
 from dsaccum_helpers.mismatches import find
 from dsaccum_helpers.setting import Setting, SettingError
@@ -30,10 +29,9 @@ class RecordedRun:
 class RecordedRunner:
     """Replays results of real runs by their codes, one after the other, with ``delay`` seconds before each point."""
 
-    machine: dict[str, Any] = {"accelerator": "cpu", "gpus": 0, "cores": 2, "versions": {"torch": "-", "deepspeed": "-"}}
-
     def __init__(self, results: Sequence[RunResult], delay: float = 0.0) -> None:
         self.results, self.delay = {result.code: result for result in results}, delay
+        self.machine = {"accelerator": "cpu", "gpus": 0, "cores": 2, "versions": {"torch": "-", "deepspeed": "-"}}
 
     def most_processes(self) -> int:
         """As on a CPU."""

@@ -1,7 +1,7 @@
 """Measures a run without changing it: the loss, the norms and the learning rate at every optimizer step. Imports torch.
 
-It wraps ``step`` of the engine it is given (or of the oracle), so that a loop of the course stays the code a learner would
-write. Everything is measured from tensors: the samples from what the loader handed out, the update from the weights.
+It wraps ``step`` of the engine it is given, so that a loop of the course stays the code a learner would write.
+Everything is measured from tensors: the samples from what the loader handed out, the update from the weights.
 """
 
 from __future__ import annotations
@@ -30,18 +30,23 @@ class Recorder:
         self.began = self.heard = time.monotonic()
         self.stage = engine.zero_optimization_stage()
         self.first_rank = setting.processes == 1 or distributed.get_rank() == 0
-        self.evaluate = Evaluation(task, loader.device, setting)
-        self.weights = [tensor.clone() for tensor in self.local_weights()]
+        # Looked up once: walking the module tree at every step would cost more than everything else here.
+        self.parameters = list(engine.module.parameters())
+        self.evaluate = Evaluation(task, loader.device)
+        self.weights = self.local_weights()
+        self.last_weights = [tensor.clone() for tensor in self.weights]
         self.step_engine = engine.step
         engine.step = self.step
         self.point(0, None, None, None)
 
     def step(self, *arguments: Any, **keywords: Any) -> Any:
         """``engine.step``, and a point behind it where the engine updated its weights."""
-        steps, rate, norm = self.engine.global_steps, self.engine.get_lr()[0], None
-        if self.stage == 0 and self.engine.is_gradient_accumulation_boundary():
-            # Stage 0 keeps the reduced gradient on the parameters and reports no norm; it is gone after the step.
-            norm = l2_norm([p.grad for p in self.engine.module.parameters() if p.grad is not None])
+        steps, rate, norm = self.engine.global_steps, 0.0, None
+        if self.engine.is_gradient_accumulation_boundary():
+            rate = self.engine.get_lr()[0]
+            if self.stage == 0:
+                # Stage 0 keeps the reduced gradient on the parameters and reports no norm; it is gone after the step.
+                norm = l2_norm([p.grad for p in self.parameters if p.grad is not None])
         answer = self.step_engine(*arguments, **keywords)
         if self.engine.global_steps > steps:
             self.point(self.engine.global_steps, norm, self.update_norm(), rate)
@@ -57,7 +62,7 @@ class Recorder:
         with self.full_parameters():
             if not self.first_rank:
                 return
-            loss = self.evaluate(self.engine.module)
+            loss = self.evaluate(self.parameters)
         self.heard = time.monotonic()
         self.emit(
             {
@@ -85,9 +90,8 @@ class Recorder:
 
     def update_norm(self) -> float:
         """The L2 norm of the last change of all weights. Collective at stages 1 to 3, which partition them."""
-        now = self.local_weights()
-        change = l2_norm(torch._foreach_sub(now, self.weights))
-        torch._foreach_copy_(self.weights, now)
+        change = l2_norm(torch._foreach_sub(self.weights, self.last_weights))
+        torch._foreach_copy_(self.last_weights, self.weights)
         if self.stage == 0 or self.setting.processes == 1:
             return change
         square = torch.tensor(change**2, dtype=torch.float64, device=self.loader.device)
@@ -100,14 +104,14 @@ class Recorder:
             return contextlib.nullcontext()
         import deepspeed
 
-        return deepspeed.zero.GatheredParameters(list(self.engine.module.parameters()))
+        return deepspeed.zero.GatheredParameters(self.parameters)
 
     def final_weights(self) -> torch.Tensor:
         """All fp32 weights, flat, in the order of ``module.parameters()``. Collective."""
         from deepspeed.utils import safe_get_full_fp32_param
 
         full = []
-        for parameter in self.engine.module.parameters():
+        for parameter in self.parameters:
             master = None
             if hasattr(parameter, "ds_id") or hasattr(parameter, "_hp_mapping"):
                 master = safe_get_full_fp32_param(parameter)
@@ -118,14 +122,14 @@ class Recorder:
 class Evaluation:
     """The loss on the task's fixed evaluation set, computed on a plain copy of the model so that no hook is touched."""
 
-    def __init__(self, task: Task, device: torch.device, setting: Setting) -> None:
+    def __init__(self, task: Task, device: torch.device) -> None:
         self.criterion = task.criterion
         self.module = task.make_model().to(device)
-        self.parameters = list(self.module.parameters())
+        self.own = list(self.module.parameters())
         self.inputs, self.targets = task.evaluation_inputs.to(device), task.evaluation_targets.to(device)
 
-    @torch.no_grad()
-    def __call__(self, module: torch.nn.Module) -> float:
+    @torch.inference_mode()
+    def __call__(self, parameters: list[torch.Tensor]) -> float:
         """The mean loss of these weights, computed in fp32."""
-        torch._foreach_copy_(self.parameters, [p.detach() for p in module.parameters()])
+        torch._foreach_copy_(self.own, parameters)
         return float(self.criterion(self.module(self.inputs), self.targets))

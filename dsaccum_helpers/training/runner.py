@@ -5,132 +5,29 @@
         ...
 
 Every run has processes of its own, forked from a template that has imported everything, so that a bug in one run never
-changes the next. One spare set of processes stands ready, so that a press gives its first point in some hundredths of a second.
+changes the next. One spare set of processes stands ready: a press gives its first point in hundredths of a second.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import json
-import os
 import selectors
 import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from dsaccum_helpers.mismatches import find
-from dsaccum_helpers.setting import Setting, SettingError
+from dsaccum_helpers.setting import MAXIMUM, Setting, SettingError
 from dsaccum_helpers.training import endings
-from dsaccum_helpers.training.events import ORACLE, Expected, Point, RunError, RunResult
+from dsaccum_helpers.training.events import ORACLE, Point, RunError
 from dsaccum_helpers.training.processes import ProcessSet, Template
+from dsaccum_helpers.training.run import Run
 
 STALL_SECONDS = 60.0
 """A run that gives no sign of life for so long is ended: a hung rank never ends by itself."""
-GRACE_SECONDS = 1.0
-"""How long the other ranks may explain themselves after one has died."""
-
-
-class AnyRun(Protocol):
-    """A run as a panel sees it: real or recorded."""
-
-    result: RunResult
-
-    def cancel(self) -> None:
-        """End the run; returns at once, and may be called from any thread and more than once."""
-
-
-class Run:
-    """One real run. It waits until ``Runner.stream`` begins it; ``result`` grows while it goes on."""
-
-    def __init__(self, setting: Setting, code: str, keep_weights: bool) -> None:
-        self.result = RunResult(code, setting)
-        self.keep_weights = keep_weights
-        self.cancelled = threading.Event()
-        self.set: ProcessSet | None = None
-        self.template: Template | None = None
-        self.exits: dict[int, int] = {}
-        self.report: dict[str, Any] | None = None
-        self.heard = 0.0
-        self.kill_after: float | None = None  # the moment from which the watchdog ends what is left of the set
-        self.hung = False
-        self.buffers = {"events": b"", "status": b""}
-
-    def cancel(self) -> None:
-        """End the run and free everything; nothing happens where it has ended."""
-        self.cancelled.set()
-        self.kill()
-
-    def kill(self) -> None:
-        """Send the processes away; the stream notices when they are gone."""
-        self.kill_after = time.monotonic()
-        if self.set is not None and self.template is not None and self.result.ended is None:
-            self.template.kill(self.set)
-
-    def begin(self, template: Template, one: ProcessSet) -> None:
-        """Hand the job to a set of processes."""
-        self.template, self.set, self.heard = template, one, time.monotonic()
-        one.give({"setting": self.result.setting.to_dict(), "mismatch": self.result.code})
-        if self.cancelled.is_set():
-            self.kill()
-
-    def read(self, pipe: str) -> Iterator[Point]:
-        """Take in what has arrived on one of the two pipes; yields new points. Raises ``EOFError`` at its end."""
-        data = os.read(getattr(self.set, pipe), 65536)
-        if not data:
-            raise EOFError
-        self.heard = time.monotonic()
-        *lines, self.buffers[pipe] = (self.buffers[pipe] + data).split(b"\n")
-        for line in lines:
-            event = json.loads(line)
-            kind = event.pop("event")
-            if kind == "point":
-                self.result.micro_batches_read = event.pop("micro_batches")
-                point = Point(**event)
-                self.result.points.append(point)
-                yield point
-            else:
-                self._take(kind, event)
-
-    def _take(self, kind: str, event: dict[str, Any]) -> None:
-        assert self.set is not None
-        if kind == "forked":
-            self.set.pids = event["pids"]
-        elif kind == "exited":
-            self.exits[event["rank"]] = event["status"]
-            if event["status"] and self.kill_after is None:
-                # The others may be waiting for the dead one for ever; what they have to say, they say at once.
-                self.kill_after = time.monotonic() + GRACE_SECONDS
-        elif kind == "alive":
-            self.result.micro_batches_read = event["micro_batches"]
-        elif kind == "expected":
-            self.result.expected = Expected(**event)
-        elif kind == "ended" and (self.report is None or endings.explains_more(event, self.report)):
-            self.report = event
-            self.result.micro_batches_read = event.get("micro_batches", self.result.micro_batches_read)
-
-    def check(self, now: float, stall_seconds: float) -> None:
-        """The watchdog: end what hangs, and what a dead rank has left behind."""
-        if self.set is None:
-            return
-        if self.kill_after is None and now - self.heard > stall_seconds:
-            self.hung = True
-            self.result.log = endings.stopped_note(self.set.pids)
-            self.kill()
-        elif self.kill_after is not None and now > self.kill_after:
-            self.kill()
-
-    def finish(self) -> None:
-        """All processes are gone: say how it ended, keep what is wanted, remove the folder."""
-        assert self.set is not None
-        endings.conclude(self.result, self.report, self.exits, self.cancelled.is_set(), self.hung, self.set)
-        if self.keep_weights and self.result.ended == "finished":
-            import numpy
-
-            self.result.weights = numpy.load(self.set.folder / "weights.npy")
-        self.set.close()
 
 
 class Runner:
@@ -159,8 +56,6 @@ class Runner:
 
     def most_processes(self) -> int:
         """The largest number of processes that a setting may ask for here."""
-        from dsaccum_helpers.setting import MAXIMUM
-
         machine = self.machine
         return machine["gpus"] if machine["accelerator"] == "cuda" else MAXIMUM["processes"]
 
@@ -175,7 +70,7 @@ class Runner:
         return ""
 
     def start(self, setting: Setting, mismatch: str | None = None, *, keep_weights: bool = False) -> Run:
-        """A run of this setting: the right one, a mismatch of the catalogue, or ``"oracle"``. Checked here, begun by ``stream``.
+        """A run: the right one, a mismatch of the catalogue, or ``"oracle"``. Checked here, begun by ``stream``.
 
         Raises ``SettingError``, ``UnknownMismatchError`` or ``RunError``; then nothing has been started.
         """
@@ -185,7 +80,7 @@ class Runner:
             raise SettingError(f"{mismatch}: {reason}")
         if setting.processes > self.most_processes():
             raise SettingError(
-                f"processes is {setting.processes}, and this machine has {self.most_processes()} GPUs, one for each process. "
+                f"processes is {setting.processes}, and this machine has {self.most_processes()} GPUs, one for each. "
                 f"Smallest fix: processes {self.most_processes()}."
             )
         return Run(setting, entry.code if entry else ORACLE, keep_weights)
@@ -193,8 +88,8 @@ class Runner:
     def stream(self, runs: Sequence[Run], *, parallel: int | None = None) -> Iterator[tuple[Run, Point | None]]:
         """Begin the runs in order, as many at a time as there are cores, and yield each point as it comes.
 
-        ``None`` in place of a point says that the run has ended. Leaving the loop early, or interrupting it, cancels what
-        is still going on and waits until it is gone.
+        ``None`` in place of a point says that the run has ended. Leaving the loop early, or interrupting it, cancels
+        what is still going on and waits until it is gone.
         """
         cores = self.machine["gpus"] or self.machine["cores"]
         waiting, going = deque(runs), list[Run]()

@@ -1,9 +1,10 @@
-"""The process that training processes are forked from: torch and DeepSpeed are imported once, then a fork takes milliseconds.
+"""The process that training processes are forked from: it imports torch and DeepSpeed once, a fork takes milliseconds.
 
-Started by ``processes.Template`` as ``python -m dsaccum_helpers.training.template``, with one end of a socket as standard
-input. It never trains and never initialises a GPU. Commands come as JSON lines: ``fork`` (with the write end of the run's
-event pipe, the read end of its start pipe and the write end of its status pipe) and ``kill``. When the socket closes,
-or the kernel that started it is gone, everything it forked is killed and its folder removed: nothing outlives a kernel.
+Started by ``processes.Template`` as ``python -m dsaccum_helpers.training.template``, with one end of a socket as
+standard input. It never trains and never initialises a GPU. Commands come as JSON lines: ``fork`` (with the write end
+of the run's event pipe, the read end of its start pipe and the write end of its status pipe) and ``kill``. When the
+socket closes, or the kernel that started it is gone, everything it forked is killed and its folder removed: nothing
+outlives a kernel.
 """
 
 from __future__ import annotations
@@ -73,13 +74,13 @@ class Server:
     def serve(self) -> NoReturn:
         """Until the kernel is gone."""
         while True:
-            ready, _, _ = select.select([self.control, self.children], [], [], PARENT_CHECK_SECONDS)
+            ready, _, _ = select.select([self.control.fileno(), self.children], [], [], PARENT_CHECK_SECONDS)
             if os.getppid() != self.parent:
                 self.close()
             if self.children in ready:
                 os.read(self.children, 4096)
                 self.reap()
-            if self.control in ready:
+            if self.control.fileno() in ready:
                 self.read_commands()
 
     def read_commands(self) -> None:
@@ -175,7 +176,7 @@ def rank_main(folder: Path, rank: int, processes: int, events: int, start: int) 
 
 
 def _die_with_parent() -> None:
-    """The kernel (of the operating system) kills this process when the template ends; Linux only, a second net elsewhere."""
+    """The operating system kills this process when the template ends. Linux only; elsewhere ``close`` has to do."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 

@@ -125,7 +125,8 @@ def _train_oracle(setting: Setting, rank: int, device: Any, emit: Emit, folder: 
         return
     task = load_task(setting.task)
     oracle, stream = Oracle(task, setting, device), Stream(task, setting)
-    evaluate, began, size = Evaluation(task, device, setting), time.monotonic(), setting.train_batch_size
+    evaluate, began, size = Evaluation(task, device), time.monotonic(), setting.train_batch_size
+    parameters = list(oracle.module.parameters())
     for step in range(setting.optimizer_steps + 1):
         norm = update = rate = None
         if step:
@@ -133,7 +134,7 @@ def _train_oracle(setting: Setting, rank: int, device: Any, emit: Emit, folder: 
             oracle.accumulate(*stream.take((step - 1) * size, size))
             norm, update = oracle.update(setting.gradient_clipping)
             oracle.scheduler.step()
-        point = {"step": step, "loss": evaluate(oracle.module), "gradient_norm": norm, "update_norm": update}
+        point = {"step": step, "loss": evaluate(parameters), "gradient_norm": norm, "update_norm": update}
         counts = {"samples": step * size, "engine_samples": step * size, "micro_batches": step}
         emit({"event": "point", **point, "learning_rate": rate, **counts, "seconds": time.monotonic() - began})
     weights = torch.cat([master.flatten().cpu() for master in oracle.masters])

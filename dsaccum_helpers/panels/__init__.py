@@ -1,0 +1,6 @@
+"""Panels of the course: thin, one a file; they draw and keep state, and compute nothing."""
+
+from dsaccum_helpers.panels.batch_explorer import BatchExplorer
+from dsaccum_helpers.panels.compare import ComparePanel
+
+__all__ = ["BatchExplorer", "ComparePanel"]

@@ -1,0 +1,94 @@
+"""The controls for one ``Setting``: what is typed and chosen becomes a checked setting, and the other way round."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ipywidgets as widgets
+
+from dsaccum_helpers.batch import KEYS, resolve_batch
+from dsaccum_helpers.errors import DsaccumError
+from dsaccum_helpers.panels.fields import choice_field, message, number_field, read, typed
+from dsaccum_helpers.setting import DTYPES, OPTIMIZERS, SCHEDULES, TASKS, ZERO_STAGES, Setting
+
+_CHOICES: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "task": ("Task", tuple(TASKS)),
+    "zero_stage": ("ZeRO stage", ZERO_STAGES),
+    "dtype": ("Precision", DTYPES),
+    "optimizer": ("Optimizer", OPTIMIZERS),
+    "schedule": ("Learning-rate schedule", SCHEDULES),
+}
+_NUMBERS = {
+    "train_micro_batch_size_per_gpu": "Micro-batch (samples)",
+    "gradient_accumulation_steps": "Accumulation steps",
+    "processes": "Processes (world size)",
+    "optimizer_steps": "Optimizer steps",
+    "learning_rate": "Learning rate",
+    "gradient_clipping": "Clipping norm (0: none)",
+}
+
+
+class SettingFields:
+    """One labelled control for each part of a setting, and a line that says what the parts multiply to."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.seed = setting.seed
+        self.fields: dict[str, widgets.ValueWidget] = {
+            **{name: number_field(label, None) for name, label in _NUMBERS.items()},
+            **{name: choice_field(*choice, None) for name, choice in _CHOICES.items()},
+        }
+        self.fields["learning_rate"].placeholder = "empty: the task's own"
+        self.summary = widgets.HTML()
+        grid = widgets.GridBox(
+            list(self.fields.values()), layout={"grid_template_columns": "repeat(auto-fill, 350px)", "width": "100%"}
+        )
+        self.widget = widgets.VBox([grid, self.summary])
+        values = setting.to_dict()
+        if setting.learning_rate == Setting(**values | {"learning_rate": None}).learning_rate:
+            values["learning_rate"] = None
+        self._write(values)
+        for field in self.fields.values():
+            field.observe(self._summarise, "value")
+        self._summarise()
+
+    @property
+    def setting(self) -> Setting:
+        """The setting as it stands in the controls. Raises ``SettingError``."""
+        return Setting(**self._values())
+
+    def change(self, changes: dict[str, Any]) -> None:
+        """Change parts by their names; nothing is changed where the result could not be run (``SettingError``)."""
+        values = self._values()
+        unknown = dict.fromkeys(changes.keys() - values.keys())
+        if unknown:
+            Setting().change(**unknown)  # raises, and names what there is
+        values |= changes
+        Setting(**values)
+        self._write(values)
+
+    def observe(self, action: Any) -> None:
+        """Call ``action`` after each change of a control."""
+        for field in self.fields.values():
+            field.observe(action, "value")
+
+    def _values(self) -> dict[str, Any]:
+        values: dict[str, Any] = {name: self.fields[name].value for name in _CHOICES}
+        values |= {name: read(self.fields[name].value) for name in _NUMBERS}
+        values["learning_rate"] = None if values["learning_rate"] == "" else values["learning_rate"]
+        return values | {"seed": self.seed}
+
+    def _write(self, values: dict[str, Any]) -> None:
+        self.seed = values["seed"]
+        for name in _CHOICES:
+            self.fields[name].value = values[name]
+        for name in _NUMBERS:
+            self.fields[name].value = typed(values[name])
+
+    def _summarise(self, _: Any = None) -> None:
+        try:
+            setting = self.setting
+        except DsaccumError as error:
+            self.summary.value = message(str(error), wrong=True)
+            return
+        batch = resolve_batch(**{name: setting.ds_config()[name] for name in KEYS}, world_size=setting.processes)
+        self.summary.value = message(f"{batch}. Learning rate {setting.learning_rate:g}. {TASKS[setting.task]}.")
