@@ -25,12 +25,12 @@ from dsaccum_helpers.training.events import ORACLE, RunResult
 BLACK, GREY = "#000000", "#999999"
 # The colours of Okabe and Ito without black (the right run's), grey (the oracle's) and yellow (too pale on white).
 COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-# Eleven styles and six colours have no common factor: 66 entries of the catalogue get pairs of their own.
+# 6 colours, 11 line styles and 13 markers have no common factor: any two of 66 entries differ in two of the three.
 DASHES = (
     *((0, dashes) for dashes in ((6, 2), (6, 2, 1, 2), (3, 1.5), (6, 2, 1, 2, 1, 2), (10, 3), (1.5, 1.5))),
     *((0, dashes) for dashes in ((10, 2, 3, 2), (3, 3), (10, 2, 1, 2), (4, 1, 4, 4), (8, 4, 2, 4))),
 )
-MARKERS = ("s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*")
+MARKERS = ("s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*", "d", "8")
 
 QUANTITIES = {
     "loss": "loss on the evaluation set",
@@ -219,7 +219,7 @@ def progress_text(comparison: Comparison, began: float) -> str:
 
 
 def equation(batch: Batch) -> Picture:
-    """The product with its units: a row for each process, a column for each accumulation step, samples in each block."""
+    """The product with its units: processes as rows, accumulation steps as columns, samples in each block."""
     _, micro, steps, processes, *_ = batch
     rows, columns = min(processes, MOST_ROWS), min(steps, MOST_COLUMNS)
     figure = Figure(figsize=(8.0, 1.5 + 0.34 * (rows + (processes > rows))), dpi=90)

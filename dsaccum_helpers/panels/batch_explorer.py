@@ -45,7 +45,7 @@ class BatchExplorer:
         self.message, self.picture, self.hint, self.table = (widgets.HTML() for _ in range(4))
         self.remedies = widgets.VBox()
         for field in (*self.fields.values(), self.derive):
-            field.layout.width, field.style.description_width = "460px", "290px"
+            field.layout.width, field.style.description_width = "600px", "290px"
             field.observe(self._changed, "value")
         self._busy = False
         self.widget = widgets.VBox(
@@ -56,19 +56,19 @@ class BatchExplorer:
     def run(self, **changes: Any) -> Batch | None:
         """Set numbers by name (those of the constructor) and return the ``Batch``.
 
-        Where the numbers are impossible, the reason is printed and ``None`` returned. A number given as ``None`` is
-        derived.
+        A number given as ``None`` is derived; where the derived one is given, one that is not given takes its place.
+        Where the numbers are impossible, the reason is printed and ``None`` returned.
         """
         unknown = sorted(changes.keys() - self.fields.keys())
         if unknown:
             print(f"{unknown[0]} is no number of the explorer. Smallest fix: use one of {', '.join(self.fields)}.")
             return None
         self._busy = True
+        derived = [key for key in reversed(KEYS) if key in changes and changes[key] is None]
+        if self.derive.value in changes:  # it is given now, so one that is not given follows
+            derived += [*(key for key in reversed(KEYS) if key not in changes), NOTHING]
+        self.derive.value = derived[0] if derived else self.derive.value
         for name, value in changes.items():
-            if value is None and name in KEYS:
-                self.derive.value = name
-            elif name == self.derive.value:
-                self.derive.value = NOTHING
             self.fields[name].value = typed(value)
         self._busy = False
         self._changed()

@@ -49,9 +49,9 @@ class ComparePanel:
         self.settings = SettingFields(Setting() if setting is None else setting)
         self.boxes = {code: _box(f"{code}: {entry.title}") for code, entry in CATALOGUE.items()}
         self.oracle_box = _box("oracle: the same batch in plain PyTorch, without accumulation")
-        self.run_button = widgets.Button(description="Run", icon="play", button_style="primary")
-        self.stop_button = widgets.Button(description="Stop", icon="stop", disabled=True)
-        self.export_button = widgets.Button(description="Export", icon="download", disabled=True)
+        self.run_button = widgets.Button(description="Run", button_style="primary")
+        self.stop_button = widgets.Button(description="Stop", disabled=True)
+        self.export_button = widgets.Button(description="Export", disabled=True)
         self.progress = widgets.FloatProgress(min=0.0, max=1.0, layout={"width": "250px"})
         self.left, self.status, self.table, self.exported = (widgets.HTML() for _ in range(4))
         self.picture = PictureBox("500px", "<p>The curves appear here when Run is pressed.</p>")
@@ -102,9 +102,11 @@ class ComparePanel:
             print(STILL_RUNNING)
             return None
         try:
-            self.settings.change(changes)
-            if mismatches is not None:
-                self._choose(mismatches)
+            setting, values = self.settings.changed(changes)
+            codes = self.codes if mismatches is None else _as_list(mismatches)
+            check(setting, codes)
+            self.settings.write(values)
+            self._choose(codes)
             press = self._begin()
         except DsaccumError as error:
             self._say(str(error), wrong=True)
@@ -122,7 +124,7 @@ class ComparePanel:
         return press.comparison
 
     def _choose(self, mismatches: Sequence[str]) -> None:
-        wanted = [mismatches] if isinstance(mismatches, str) else list(mismatches)
+        wanted = _as_list(mismatches)
         for code, box in self.boxes.items():
             box.value = code in wanted
         self._unknown = [code for code in wanted if code not in self.boxes]
@@ -191,7 +193,7 @@ class ComparePanel:
         with self._writing:
             if press is not self.press:
                 return
-            if press.comparison is not None:
+            if press.comparison is not None and not press.undrawable:
                 self._show_runs(press, press.comparison)
             if press.over:
                 self._show_end(press)
@@ -223,6 +225,10 @@ class ComparePanel:
 
     def _repr_mimebundle_(self, **keywords: Any) -> dict[str, Any]:
         return mimebundle(self.widget, self.text, **keywords)
+
+
+def _as_list(codes: Sequence[str]) -> list[str]:
+    return [codes] if isinstance(codes, str) else list(codes)
 
 
 def _box(text: str) -> widgets.Checkbox:

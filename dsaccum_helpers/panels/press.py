@@ -14,6 +14,7 @@ from dsaccum_helpers.training.comparison import MOST_MISMATCHES, Comparison, pla
 
 INTERVAL = 0.2
 """Seconds between two pictures: drawing at every point would make a run seven times slower."""
+_LONGEST_END = 10.0
 
 
 def check(setting: Setting, codes: Sequence[str]) -> None:
@@ -50,6 +51,7 @@ class Press:
         self.machine: dict[str, Any] = {}
         self.warning = self.error = ""
         self.stopped = False
+        self.undrawable = False  # a picture could not be drawn, so no further one is tried
         self.over = False
         self._received, self._wake, self._done = threading.Event(), threading.Event(), threading.Event()
         self._news = threading.Event()
@@ -100,6 +102,7 @@ class Press:
                     self.show(self)
         except Exception as error:
             self._give_up(error)
+            self._received.wait(_LONGEST_END)
         self.over = True
         try:
             self.show(self)
@@ -110,7 +113,7 @@ class Press:
             self._done.set()
 
     def _give_up(self, error: Exception) -> None:
-        self.error = sentence(error)
+        self.error, self.undrawable = sentence(error), True
         self.stop()
 
 

@@ -46,7 +46,7 @@ class SettingFields:
         values = setting.to_dict()
         if setting.learning_rate == Setting(**values | {"learning_rate": None}).learning_rate:
             values["learning_rate"] = None
-        self._write(values)
+        self.write(values)
         for field in self.fields.values():
             field.observe(self._summarise, "value")
         self._summarise()
@@ -56,15 +56,14 @@ class SettingFields:
         """The setting as it stands in the controls. Raises ``SettingError``."""
         return Setting(**self._values())
 
-    def change(self, changes: dict[str, Any]) -> None:
-        """Change parts by their names; nothing is changed where the result could not be run (``SettingError``)."""
+    def changed(self, changes: dict[str, Any]) -> tuple[Setting, dict[str, Any]]:
+        """The setting with some parts changed by their names, and what ``write`` takes. Raises ``SettingError``."""
         values = self._values()
         unknown = dict.fromkeys(changes.keys() - values.keys())
         if unknown:
             Setting().change(**unknown)  # raises, and names what there is
         values |= changes
-        Setting(**values)
-        self._write(values)
+        return Setting(**values), values
 
     def observe(self, action: Any) -> None:
         """Call ``action`` after each change of a control."""
@@ -77,7 +76,8 @@ class SettingFields:
         values["learning_rate"] = None if values["learning_rate"] == "" else values["learning_rate"]
         return values | {"seed": self.seed}
 
-    def _write(self, values: dict[str, Any]) -> None:
+    def write(self, values: dict[str, Any]) -> None:
+        """Put checked values into the controls."""
         self.seed = values["seed"]
         for name in _CHOICES:
             self.fields[name].value = values[name]

@@ -2,6 +2,7 @@
 
 from dsaccum_helpers.training.comparison import Comparison, Row, compare, default_runner
 from dsaccum_helpers.training.events import ORACLE, Expected, Point, RunError, RunResult
+from dsaccum_helpers.training.machine import MachineReport, check_machine
 from dsaccum_helpers.training.recorded import RecordedRunner
 from dsaccum_helpers.training.run import Run
 from dsaccum_helpers.training.runner import Runner
@@ -10,6 +11,7 @@ __all__ = [
     "ORACLE",
     "Comparison",
     "Expected",
+    "MachineReport",
     "Point",
     "RecordedRunner",
     "Row",
@@ -17,6 +19,7 @@ __all__ = [
     "RunError",
     "RunResult",
     "Runner",
+    "check_machine",
     "compare",
     "default_runner",
 ]

@@ -79,7 +79,8 @@ def _sentence_of_failure(
     cause = report if report and not _is_consequence(report) else None
     if cause and cause.get("memory"):
         return (
-            f"Process {cause['rank']} ran out of memory. Smallest fix: a smaller micro-batch, more accumulation steps."
+            f"Process {cause['rank']} ran out of memory. "
+            "Smallest fix: a smaller micro-batch and more accumulation steps."
         )
     if cause is None and killed:
         rank, number = next(iter(killed.items()))
