@@ -68,6 +68,9 @@ format: install-test ## Mend what the style checks can mend
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
+notebooks: install-test ## Run every notebook from top to bottom and save its outputs
+	$(PY) -m tools.run_notebooks $(ARGS)
+
 benchmark: install-test ## Measure the speed of what a person waits for
 	$(PY) -m tools.benchmark $(ARGS)
 

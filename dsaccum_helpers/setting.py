@@ -14,7 +14,7 @@ from dsaccum_helpers.errors import DsaccumError
 TASKS = {
     "regression": "linear regression on the diabetes measurements that ship with scikit-learn (11 parameters)",
     "digits": "digit images that ship with scikit-learn (a perceptron of 9,674 parameters)",
-    "language": "a decoder-only language model over English text that ships with Python (29 thousand parameters)",
+    "language": "a decoder-only language model over English text that ships with Python (33 thousand parameters)",
     "language-large": "the same language model with 0.8 million parameters: expect about a minute a run on a CPU",
 }
 OPTIMIZERS = ("SGD", "Adam")
@@ -29,7 +29,8 @@ MAXIMUM = {
     "optimizer_steps": 10_000,
     "seed": 2**31 - 1,
 }
-MAXIMUM_TRAIN_BATCH = 65_536
+# The oracle puts the whole train batch through the model at once: about 1 GB of activations at these sizes.
+MAXIMUM_TRAIN_BATCH = {"regression": 65_536, "digits": 65_536, "language": 4_096, "language-large": 1_024}
 _MEANING = {
     "train_micro_batch_size_per_gpu": "samples per micro-batch",
     "gradient_accumulation_steps": "micro-batches per optimizer step",
@@ -89,11 +90,12 @@ class Setting:
             _check_choice(name, getattr(self, name), allowed)
         for name in MAXIMUM:
             _check_whole(name, getattr(self, name), 0 if name == "seed" else 1)
-        if self.train_batch_size > MAXIMUM_TRAIN_BATCH:
+        if self.train_batch_size > MAXIMUM_TRAIN_BATCH[self.task]:
             raise SettingError(
                 f"train_batch_size would be {self.train_batch_size:,} = {self.train_micro_batch_size_per_gpu} × "
-                f"{self.gradient_accumulation_steps} × {self.processes}, above the {MAXIMUM_TRAIN_BATCH:,} samples of "
-                "a course run. Smallest fix: fewer gradient_accumulation_steps or a smaller micro-batch."
+                f"{self.gradient_accumulation_steps} × {self.processes}, above the {MAXIMUM_TRAIN_BATCH[self.task]:,} "
+                f"samples of a course run of {self.task}. "
+                "Smallest fix: fewer gradient_accumulation_steps or a smaller micro-batch."
             )
         if self.learning_rate is None:
             object.__setattr__(self, "learning_rate", _LEARNING_RATE[self.task, self.optimizer])

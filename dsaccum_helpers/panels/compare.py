@@ -205,8 +205,10 @@ class ComparePanel:
         self._curves.update()
         picture = Picture(self._curves.png(), alt_text(comparison))
         (self.picture.settle if press.over else self.picture.draw)(picture)
-        self.progress.value = comparison.progress
-        self.left.value = progress_text(comparison, self._began)
+        if press.over and press.stopped:
+            self.left.value = "stopped"  # a cancelled run has ended too, so its progress would read 100 %
+        else:
+            self.progress.value, self.left.value = comparison.progress, progress_text(comparison, self._began)
 
     def _show_end(self, press: Press) -> None:
         comparison = press.comparison

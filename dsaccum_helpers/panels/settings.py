@@ -37,7 +37,7 @@ class SettingFields:
             **{name: number_field(label, None) for name, label in _NUMBERS.items()},
             **{name: choice_field(*choice, None) for name, choice in _CHOICES.items()},
         }
-        self.fields["learning_rate"].placeholder = "empty: the task's own"
+        self.fields["learning_rate"].placeholder = "the task's own"
         self.summary = widgets.HTML()
         grid = widgets.GridBox(
             list(self.fields.values()), layout={"grid_template_columns": "repeat(auto-fill, 350px)", "width": "100%"}
@@ -87,8 +87,8 @@ class SettingFields:
     def _summarise(self, _: Any = None) -> None:
         try:
             setting = self.setting
-        except DsaccumError as error:
-            self.summary.value = message(str(error), wrong=True)
+        except DsaccumError:
+            self.summary.value = ""  # the panel says why
             return
         batch = resolve_batch(**{name: setting.ds_config()[name] for name in KEYS}, world_size=setting.processes)
         self.summary.value = message(f"{batch}. Learning rate {setting.learning_rate:g}. {TASKS[setting.task]}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -132,6 +133,8 @@ def number(value: float | None) -> str:
     """Four significant digits; a dash where there is no value."""
     if value is None:
         return "–"
+    if not math.isfinite(value):
+        return str(value)
     return f"{value:,.0f}" if value == int(value) and abs(value) >= 10 else f"{value:.4g}"
 
 

@@ -108,25 +108,33 @@ def l2_norm(tensors: list[torch.Tensor] | tuple[torch.Tensor, ...]) -> float:
     return float(torch.stack(torch._foreach_norm(tensors, 2, dtype=torch.float32)).norm())
 
 
-def first_update(task: Task, setting: Setting, prediction: Prediction, device: torch.device) -> tuple[float, float]:
+def first_update(
+    task: Task, setting: Setting, prediction: Prediction, device: torch.device, beat: Callable[[], None]
+) -> tuple[float, float]:
     """The norms that the predicted weights give at the first update, by plain PyTorch from the initial weights."""
     oracle, stream = Oracle(task, setting, device), Stream(task, setting)
-    size = prediction.micro_batch_size
+    # The micro-batches that all processes read at one time lie side by side: the mean over them is one mean.
+    size = prediction.micro_batch_size * setting.processes
     for index, weight in enumerate(prediction.weights):
-        for rank in range(setting.processes if weight else 0):
-            start = (index * setting.processes + rank) * size
-            oracle.accumulate(*stream.take(start, size), weight / setting.processes)
+        if weight:
+            oracle.accumulate(*stream.take(index * size, size), weight)
+            beat()
     for group in oracle.optimizer.param_groups:
         group["lr"] = prediction.learning_rates[0]
     return oracle.update(prediction.gradient_clipping)
 
 
-def expect(task: Task, setting: Setting, mismatch: Mismatch, device: torch.device) -> Expected:
-    """What plain PyTorch says about the first update of this run, and of one full batch."""
+def expect(
+    task: Task, setting: Setting, mismatch: Mismatch, device: torch.device, beat: Callable[[], None]
+) -> Expected:
+    """What plain PyTorch says about the first update of this run, and of one full batch.
+
+    ``beat`` is called after each backward pass: a long window takes long here too.
+    """
     full = Oracle(task, setting, device)
     full.accumulate(*Stream(task, setting).take(0, setting.train_batch_size))
     right = full.update(setting.gradient_clipping)
     prediction = mismatch.predict(setting)
     if not prediction.optimizer_steps:
         return Expected(None, None, *right)
-    return Expected(*first_update(task, setting, prediction, device), *right)
+    return Expected(*first_update(task, setting, prediction, device, beat), *right)

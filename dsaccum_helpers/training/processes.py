@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import select
@@ -20,6 +21,7 @@ from typing import Any
 
 from dsaccum_helpers.training.events import RunError
 
+PREFIX = "dsaccum-"
 START_SECONDS = 180.0
 """How long the template may take to import torch and DeepSpeed: a few seconds, minutes on a cold network disk."""
 
@@ -75,6 +77,7 @@ class Template:
 
     def __init__(self) -> None:
         self.folder = private_folder()
+        self.lock_on_folder = hold(self.folder)
         self.lock = threading.Lock()
         self.count = 0
         ours, theirs = socket.socketpair()
@@ -153,21 +156,42 @@ class Template:
             self.process.kill()
             self.process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
+        if self.lock_on_folder >= 0:
+            os.close(self.lock_on_folder)
+            self.lock_on_folder = -1
 
 
 def private_folder() -> Path:
     """A folder that only this user can read (0700), after removing those that a killed kernel left behind."""
     base = Path(tempfile.gettempdir())
-    for old in base.glob("dsaccum-*-*"):
-        pid = old.name.split("-")[1]
-        # A folder of a few seconds may belong to a kernel in another process namespace that is just starting.
+    for old in base.glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):
-            if pid.isdigit() and not _exists(int(pid)) and old.stat().st_uid == os.getuid():
+            # A folder of a few seconds may belong to a kernel that has not locked it yet.
+            if old.stat().st_uid == os.getuid() and time.time() - old.stat().st_mtime > 60 and _abandoned(old):
                 shutil.rmtree(old, ignore_errors=True)
     try:
-        return Path(tempfile.mkdtemp(prefix=f"dsaccum-{os.getpid()}-"))
+        return Path(tempfile.mkdtemp(prefix=PREFIX))
     except OSError as error:
         raise disk_error(error, base) from error
+
+
+def hold(folder: Path) -> int:
+    """Lock a folder for as long as this process lives, or until the returned descriptor is closed."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    return descriptor
+
+
+def _abandoned(folder: Path) -> bool:
+    # A lock, not a process id: two containers may share the folder and not their processes.
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
 
 
 def disk_error(error: OSError, place: Path) -> RunError:

@@ -50,10 +50,15 @@ class Recorder:
         answer = self.step_engine(*arguments, **keywords)
         if self.engine.global_steps > steps:
             self.point(self.engine.global_steps, norm, self.update_norm(), rate)
-        elif self.first_rank and time.monotonic() - self.heard > HEARTBEAT_SECONDS:
+        else:
+            self.beat()
+        return answer
+
+    def beat(self) -> None:
+        """Tell the watchdog that this goes on, where nothing else has told it for a while."""
+        if self.first_rank and time.monotonic() - self.heard > HEARTBEAT_SECONDS:
             self.heard = time.monotonic()
             self.emit({"event": "alive", "micro_batches": self.loader.micro_batches_read})
-        return answer
 
     def point(self, step: int, norm: float | None, update: float | None, rate: float | None) -> None:
         """Measure and emit one point."""

@@ -110,7 +110,7 @@ def _train_engine(setting: Setting, code: str, rank: int, device: Any, emit: Emi
         loop(run)
     weights = recorder.final_weights()
     if rank == 0:
-        emit({"event": "expected", **vars(expect(task, setting, mismatch, device))})
+        emit({"event": "expected", **vars(expect(task, setting, mismatch, device, recorder.beat))})
         _finish(weights, loader.micro_batches_read, emit, folder)
 
 

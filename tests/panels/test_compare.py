@@ -118,6 +118,8 @@ def test_stop_and_run_again(make_panel: MakePanel) -> None:
     assert {result.ended for result in stopped.results} == {"cancelled"}
     assert "Stopped. What was measured so far is shown." in panel.status.value
     assert "<strong>matched:</strong> Stopped after" in panel.table.value
+    assert panel.left.value == "stopped"
+    assert panel.progress.value < 1.0
     assert buttons(panel) == (True, False, True)
     panel.runner.delay = 0.0
     panel.run_button.click()
@@ -235,7 +237,7 @@ def test_a_mismatch_that_the_setting_cannot_show(make_panel: MakePanel, measured
 
 def assert_refused(panel: ComparePanel, runner: CountingRunner, words: str) -> None:
     """One message, and nothing started."""
-    assert panel.status.value.count('role="alert"') == 1
+    assert (panel.status.value + panel.settings.summary.value).count('role="alert"') == 1
     assert words in panel.status.value.replace("&#x27;", "'")
     assert runner.started == 0
     assert panel.press is None
