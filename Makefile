@@ -92,5 +92,5 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^##@/ { printf "\n%s\n", substr($$0, 5) } \
 		/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
 
-.PHONY: lab install test lint test-repository test-unit test-bare test-panels test-training test-notebooks test-browser \
+.PHONY: lab install notebooks test lint test-repository test-unit test-bare test-panels test-training test-notebooks test-browser \
 	install-test install-bare chromium format benchmark images constraints clean clean-all help
