@@ -14,3 +14,7 @@ it is all a notebook, a panel or the command line has to do.
 
 class DsaccumError(ValueError):
     """Something the learner gave or ran cannot work; ``str(error)`` says why and ends in the smallest remedy."""
+
+    def _render_traceback_(self) -> list[str]:
+        # What IPython shows in place of a traceback: where in our code it was raised tells a learner nothing.
+        return [f"{type(self).__name__}: {self}"]

@@ -152,11 +152,19 @@ class Setting:
         return replace(self, **changes)
 
 
+def _shown(value: object) -> str:
+    """A value as a message quotes it: whole numbers with separators, and nothing longer than a line."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}" if abs(value) < 10**18 else f"a number of about {value.bit_length() * 3 // 10} digits"
+    text = repr(value)
+    return text if len(text) <= 60 else text[:60] + "…"
+
+
 def _check_choice(name: str, value: object, allowed: tuple[object, ...]) -> None:
     # `True in (0, 1)` holds, and so does `1.0 in (0, 1)`: the type is part of the answer.
     if not any(value == one and type(value) is type(one) for one in allowed):
         raise SettingError(
-            f"{name} is {value!r}, which this course does not run. Smallest fix: use one of "
+            f"{name} is {_shown(value)}, which this course does not run. Smallest fix: use one of "
             f"{', '.join(map(repr, allowed))}."
         )
 
@@ -166,19 +174,20 @@ def _check_whole(name: str, value: object, least: int) -> None:
     meaning = f" ({_MEANING[name]})" if _MEANING[name] else ""
     if isinstance(value, bool) or not isinstance(value, int):
         raise SettingError(
-            f"{name}{meaning} is {value!r}, not a whole number. Smallest fix: a whole number from {least} to {most:,}."
+            f"{name}{meaning} is {_shown(value)}, not a whole number. "
+            f"Smallest fix: a whole number from {least} to {most:,}."
         )
     if not least <= value <= most:
         raise SettingError(
-            f"{name}{meaning} is {value:,}, outside {least} to {most:,}. "
+            f"{name}{meaning} is {_shown(value)}, outside {least} to {most:,}. "
             f"Smallest fix: {least if value < least else format(most, ',')}."
         )
 
 
 def _check_number(name: str, value: object, above: float | None, most: float) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise SettingError(f"{name} is {value!r}, not a number. Smallest fix: a number up to {most:g}.")
+        raise SettingError(f"{name} is {_shown(value)}, not a number. Smallest fix: a number up to {most:g}.")
     too_low = value < 0 if above is None else value <= above
     if value != value or too_low or value > most:
         least = "0" if above is None else f"more than {above:g}"
-        raise SettingError(f"{name} is {value!r}. Smallest fix: a number from {least} to {most:g}.")
+        raise SettingError(f"{name} is {_shown(value)}. Smallest fix: a number from {least} to {most:g}.")

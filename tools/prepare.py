@@ -14,6 +14,7 @@ import contextlib
 import errno
 import hashlib
 import json
+import json
 import os
 import re
 import subprocess
@@ -179,8 +180,17 @@ def lab(arguments: list[str]) -> None:
     if sys.platform.startswith("linux") and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         say("There is no display here: open the address that follows in a browser.")
         command.append("--no-browser")
+    no_announcements()
     say("Opening the course in JupyterLab (stop it with Ctrl-C, twice) ...")
     os.execv(sys.executable, [*command, *arguments])
+
+
+def no_announcements() -> None:
+    """Keep JupyterLab from asking for news over the internet, which a classroom may not have."""
+    config = Path(sys.prefix) / "etc" / "jupyter" / "labconfig" / "page_config.json"
+    if not config.exists():
+        config.parent.mkdir(parents=True, exist_ok=True)
+        config.write_text(json.dumps({"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": True}}))
 
 
 def constraints() -> None:

@@ -18,6 +18,12 @@ LABELS = {
     "gradient_accumulation_steps": "Accumulation steps",
     "world_size": "World size (processes)",
 }
+STOPS = {
+    "train_batch_size": (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024),
+    "train_micro_batch_size_per_gpu": (1, 2, 4, 8, 16, 32, 64),
+    "gradient_accumulation_steps": (1, 2, 4, 8, 16, 32, 64),
+    "world_size": (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 64),
+}
 NOTHING = ""  # all three numbers are given, and checked against each other
 
 
@@ -38,15 +44,19 @@ class BatchExplorer:
         numbers = dict(zip(KEYS, given, strict=True))
         self.batch: Batch | None = None
         self.error: BatchError | None = None
-        self.fields = {name: number_field(LABELS[name], numbers.get(name, world_size)) for name in LABELS}
+        self.fields = {
+            name: number_field(LABELS[name], numbers.get(name, world_size), STOPS[name], label_width="290px")
+            for name in LABELS
+        }
         options = [(LABELS[key], key) for key in KEYS] + [("nothing: check all three", NOTHING)]
         derived = next((key for key in reversed(KEYS) if numbers[key] is None), NOTHING)
         self.derive = choice_field("Let DeepSpeed derive", options, derived)
         self.message, self.picture, self.hint, self.table = (widgets.HTML() for _ in range(4))
         self.remedies = widgets.VBox()
         for field in (*self.fields.values(), self.derive):
-            field.layout.width, field.style.description_width = "600px", "290px"
+            field.layout.width = "600px"
             field.observe(self._changed, "value")
+        self.derive.style.description_width = "290px"
         self._busy = False
         self.widget = widgets.VBox(
             [self.derive, *self.fields.values(), self.message, self.remedies, self.picture, self.hint, self.table]

@@ -15,11 +15,11 @@ from dsaccum_helpers.mismatches import CATALOGUE
 from dsaccum_helpers.panels import results
 from dsaccum_helpers.panels.fields import message, mimebundle
 from dsaccum_helpers.panels.picture_box import PictureBox
-from dsaccum_helpers.panels.press import Press, check, sentence
+from dsaccum_helpers.panels.press import Press, sentence
 from dsaccum_helpers.panels.settings import SettingFields
 from dsaccum_helpers.plots import Curves, Picture, alt_text, progress_text
 from dsaccum_helpers.setting import Setting
-from dsaccum_helpers.training.comparison import Comparison, default_runner
+from dsaccum_helpers.training.comparison import Comparison, check, default_runner
 
 STARTING = "Preparing the training processes. The first time this takes some seconds."
 NOTHING_YET = "Nothing has been measured yet. Smallest fix: press Run."
@@ -205,7 +205,7 @@ class ComparePanel:
         self._curves.update()
         picture = Picture(self._curves.png(), alt_text(comparison))
         (self.picture.settle if press.over else self.picture.draw)(picture)
-        if press.over and press.stopped:
+        if press.stopped:
             self.left.value = "stopped"  # a cancelled run has ended too, so its progress would read 100 %
         else:
             self.progress.value, self.left.value = comparison.progress, progress_text(comparison, self._began)

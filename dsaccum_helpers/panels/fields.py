@@ -8,16 +8,16 @@ from typing import Any
 
 import ipywidgets as widgets
 
+from dsaccum_helpers.panels.number_field import NumberField
+
 _LONGEST = 40
 _WIDE = {"description_width": "190px"}
-_LAYOUT = {"width": "330px"}
+_LAYOUT = {"width": "400px"}
 
 
-def number_field(label: str, value: Any, hint: str = "") -> widgets.Text:
-    """A field for a number, as text: so that 2.5 or "abc" gets a clear message in place of a silent correction."""
-    return widgets.Text(
-        value=typed(value), description=label, placeholder=hint, continuous_update=True, style=_WIDE, layout=_LAYOUT
-    )
+def number_field(label: str, value: Any, stops: Sequence[float] = (), **traits: Any) -> NumberField:
+    """A slider over ``stops`` and a field for any number; what is typed is kept as text."""
+    return NumberField(typed(value), label, stops, layout=_LAYOUT, **traits)
 
 
 def choice_field(label: str, options: Sequence[Any], value: Any) -> widgets.Dropdown:

@@ -28,18 +28,20 @@ class PictureBox(widgets.Box):
         self.live = NamedImage(
             format="png", layout={"max_width": "100%", "display": "none", "align_self": "flex-start"}
         )
-        # The height is fixed so that nothing below moves, and so that the change from one to the other cannot be seen.
-        layout = {"min_height": height, "height": height, "overflow": "hidden", "flex_flow": "column"}
-        super().__init__(children=(self.still, self.live), layout=layout)
+        self.height = height
+        super().__init__(children=(self.still, self.live), layout={"overflow": "hidden", "flex_flow": "column"})
 
     def draw(self, picture: Picture) -> None:
         """The next picture of a run that goes on."""
+        # From the first picture on the height is fixed, so that nothing below moves when one takes the other's place.
+        self.layout.min_height = self.layout.height = self.height
         with self.live.hold_sync():
             self.live.value, self.live.tooltip = picture.png, picture.alt
         self.live.layout.display, self.still.layout.display = None, "none"
 
     def settle(self, picture: Picture) -> None:
         """The last picture."""
+        self.layout.min_height = self.layout.height = self.height
         self.still.value = picture.html
         self.still.layout.display, self.live.layout.display = None, "none"
 

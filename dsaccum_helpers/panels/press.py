@@ -8,25 +8,12 @@ from contextlib import closing
 from typing import Any
 
 from dsaccum_helpers.errors import DsaccumError
-from dsaccum_helpers.mismatches import find
-from dsaccum_helpers.setting import Setting, SettingError
-from dsaccum_helpers.training.comparison import MOST_MISMATCHES, Comparison, plan
+from dsaccum_helpers.setting import Setting
+from dsaccum_helpers.training.comparison import Comparison, plan
 
 INTERVAL = 0.2
 """Seconds between two pictures: drawing at every point would make a run seven times slower."""
-_LONGEST_END = 10.0
-
-
-def check(setting: Setting, codes: Sequence[str]) -> None:
-    """Raise ``DsaccumError`` for what cannot be run, before any process is started."""
-    if len(set(codes)) > MOST_MISMATCHES:
-        raise SettingError(
-            f"{len(set(codes))} mismatches in one press. Smallest fix: choose at most {MOST_MISMATCHES}."
-        )
-    for code in codes:
-        reason = find(code).needs(setting)
-        if reason:
-            raise SettingError(f"{code}: {reason}")
+_LONGEST_END = 10.0  # seconds that cancelled runs may take to go
 
 
 class Press:

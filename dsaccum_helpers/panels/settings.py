@@ -18,13 +18,13 @@ _CHOICES: dict[str, tuple[str, tuple[Any, ...]]] = {
     "optimizer": ("Optimizer", OPTIMIZERS),
     "schedule": ("Learning-rate schedule", SCHEDULES),
 }
-_NUMBERS = {
-    "train_micro_batch_size_per_gpu": "Micro-batch (samples)",
-    "gradient_accumulation_steps": "Accumulation steps",
-    "processes": "Processes (world size)",
-    "optimizer_steps": "Optimizer steps",
-    "learning_rate": "Learning rate",
-    "gradient_clipping": "Clipping norm (0: none)",
+_NUMBERS: dict[str, tuple[str, tuple[float, ...]]] = {
+    "train_micro_batch_size_per_gpu": ("Micro-batch (samples)", (1, 2, 4, 8, 16, 32, 64, 128)),
+    "gradient_accumulation_steps": ("Accumulation steps", (1, 2, 4, 8, 16, 32)),
+    "processes": ("Processes (world size)", (1, 2, 3, 4, 5, 6, 7, 8)),
+    "optimizer_steps": ("Optimizer steps", (10, 20, 40, 60, 80, 100, 150, 200)),
+    "learning_rate": ("Learning rate", (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)),
+    "gradient_clipping": ("Clipping norm (0: none)", (0.0, 0.1, 0.3, 1.0, 3.0)),
 }
 
 
@@ -34,13 +34,13 @@ class SettingFields:
     def __init__(self, setting: Setting) -> None:
         self.seed = setting.seed
         self.fields: dict[str, widgets.ValueWidget] = {
-            **{name: number_field(label, None) for name, label in _NUMBERS.items()},
+            **{name: number_field(label, None, stops) for name, (label, stops) in _NUMBERS.items()},
             **{name: choice_field(*choice, None) for name, choice in _CHOICES.items()},
         }
         self.fields["learning_rate"].placeholder = "the task's own"
         self.summary = widgets.HTML()
         grid = widgets.GridBox(
-            list(self.fields.values()), layout={"grid_template_columns": "repeat(auto-fill, 350px)", "width": "100%"}
+            list(self.fields.values()), layout={"grid_template_columns": "repeat(auto-fill, 420px)", "width": "100%"}
         )
         self.widget = widgets.VBox([grid, self.summary])
         values = setting.to_dict()

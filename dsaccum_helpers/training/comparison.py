@@ -147,15 +147,25 @@ def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
+def check(setting: Setting, codes: Sequence[str]) -> list[str]:
+    """The codes of a press, each once. Raises ``SettingError`` or ``UnknownMismatchError`` for what cannot be run."""
+    chosen = [code for code in dict.fromkeys(codes) if code != MATCHED.code]
+    for code in chosen:
+        reason = find(code).needs(setting)
+        if reason:
+            raise SettingError(f"{code}: {reason}")
+    if len(chosen) > MOST_MISMATCHES:
+        raise SettingError(f"{len(chosen)} mismatches in one press. Smallest fix: choose at most {MOST_MISMATCHES}.")
+    return chosen
+
+
 def plan(setting: Setting, codes: Sequence[str], runner: Any, *, oracle: bool = False) -> list[AnyRun]:
     """The runs of a press, checked and not yet begun: the oracle on request, the right one, the mismatched ones.
 
     Raises ``SettingError`` or ``UnknownMismatchError``; then nothing has been started.
     """
-    chosen = list(dict.fromkeys(codes))
-    if len(chosen) > MOST_MISMATCHES:
-        raise SettingError(f"{len(chosen)} mismatches in one press. Smallest fix: choose at most {MOST_MISMATCHES}.")
-    wanted = [ORACLE] * oracle + [MATCHED.code] + [code for code in chosen if code != MATCHED.code]
+    # Checked before the first ``runner.start``, which may have to start the template.
+    wanted = [ORACLE] * oracle + [MATCHED.code, *check(setting, codes)]
     return [runner.start(setting, code) for code in wanted]
 
 

@@ -35,9 +35,16 @@ FLAGS = [
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 ]
-KNOWN_ERRORS: tuple[str, ...] = (
-    # Patterns of errors that JupyterLab itself logs: each with the date it was added and the reason.
+KNOWN_ERRORS = (
+    # Patterns of errors that are not ours: each with the date it was added and the reason.
+    # 2026-12-01: JupyterLab breaks off its own requests, such as for a page icon that is replaced while it is loaded.
+    r"^failed: .*\(net::ERR_ABORTED\)$",
 )
+FAILED = pytest.StashKey[bool]()
+KERNEL_IS_CONNECTED = """() => {
+    const name = document.querySelector(".jp-NotebookPanel-toolbar .jp-KernelName")?.textContent ?? "";
+    return name.includes("Python 3");
+}"""
 SERIOUS = ("serious", "critical")
 OURS = ".jp-OutputArea-output, .jp-MarkdownOutput"  # the rest of a notebook is JupyterLab's own
 KERNEL = {"kernelspec": {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}}
@@ -70,6 +77,12 @@ class Lab:
         for name in ("notebooks", "images"):
             if (ROOT / name).is_dir():
                 shutil.copytree(ROOT / name, self.root / name, ignore=shutil.ignore_patterns(".*", "dsaccum-export-*"))
+        for path in (self.root / "notebooks").glob("*.ipynb"):
+            notebook = nbformat.read(path, 4)
+            for cell in notebook.cells:
+                if cell.cell_type == "code":
+                    cell.outputs, cell.execution_count = [], None
+            nbformat.write(notebook, path.with_name(f"emptied-{path.name}"))
 
     def _write_settings(self) -> None:
         """No question about news and no look for newer versions."""
@@ -113,6 +126,17 @@ class Lab:
         self.end()
         how = f"ended with {code}" if code is not None else f"did not answer within {SECONDS_TO_START:.0f} s"
         pytest.fail(f"JupyterLab {how}. Its last words:\n{said}", pytrace=False)
+
+    def end_kernels(self) -> None:
+        """Shut down every kernel that notebooks have left running."""
+        for kernel in json.load(self.ask("GET", "api/kernels")):
+            self.ask("DELETE", f"api/kernels/{kernel['id']}").close()
+
+    def ask(self, method: str, path: str) -> Any:
+        """The answer of the server to a request of ours."""
+        request = urllib.request.Request(f"{self.url}/{path}", method=method)
+        request.add_header("Authorization", f"token {TOKEN}")
+        return urllib.request.urlopen(request, timeout=30)
 
     def end(self) -> None:
         """End the server and whatever it started, by their process numbers."""
@@ -161,8 +185,10 @@ class Notebook:
         self.page, self.lab, self.path = page, lab, lab.root / name
         page.goto(f"{lab.url}/lab/workspaces/{mode}/tree/{name}?reset&token={TOKEN}")
         self.area = page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Notebook")
-        # A cell that is run before the kernel is there is not run at all.
+        # A cell that is run before the kernel is there is not run at all, and the sign for idle comes too soon.
         expect(page.locator(".jp-Notebook-ExecutionIndicator")).to_have_attribute("data-status", "idle", timeout=30e3)
+        expect(page.get_by_role("button", name="| Idle")).to_be_visible(timeout=30e3)
+        page.wait_for_function(KERNEL_IS_CONNECTED, timeout=30e3)
 
     def cell(self, number: int) -> Locator:
         """A cell by its place."""
@@ -177,6 +203,17 @@ class Notebook:
         self.cell(number).locator(".cm-content").click()
         self.page.keyboard.press("Control+Enter")
 
+    def run_all(self, seconds: float) -> None:
+        """Run all cells, without the mouse, and wait until each of them has run."""
+        self.command("Run All Cells")
+        prompts = self.area.locator(".jp-CodeCell .jp-InputArea-prompt")
+        expect(prompts).to_have_text([re.compile(r"^\[\d+\]:$")] * prompts.count(), timeout=1000 * seconds)
+
+    def wait_until_idle(self) -> None:
+        """Wait until the kernel has worked off what was sent to it."""
+        self.page.wait_for_timeout(100)  # what was typed goes to the kernel bit by bit; there is nothing to see of it
+        expect(self.page.locator(".jp-Notebook-ExecutionIndicator")).to_have_attribute("data-status", "idle")
+
     def command(self, name: str) -> None:
         """A command by its name, from the command palette: without the mouse."""
         self.page.keyboard.press("Control+Shift+C")
@@ -187,10 +224,13 @@ class Notebook:
         expect(palette).to_be_hidden()
 
     def panel(self, number: int = 0) -> Panel:
-        """Run a cell that ends in a panel; the panel, once it is there."""
-        self.run_cell(number)
+        """Run a cell that ends in a panel; the new panel, once it is there."""
         box = self.output(number).locator(".jp-OutputArea-output > .jupyter-widgets")
-        expect(box).to_be_visible(timeout=20e3)
+        for old in box.all():
+            old.evaluate("old => old.dataset.old = true")
+        self.run_cell(number)
+        box = box.and_(self.page.locator(":not([data-old])"))
+        expect(box).to_be_visible(timeout=30e3)
         return Panel(self, box)
 
     def keep_picture(self, name: str, height: int = 1000) -> None:
@@ -222,8 +262,12 @@ class Panel:
         self.notebook, self.page, self.box = notebook, notebook.page, box
 
     def field(self, label: str) -> Locator:
-        """A field, a list or a tick box by its label."""
-        return self.box.get_by_label(label)
+        """A field, a list or a tick box by the beginning of its label."""
+        return self.box.get_by_label(re.compile(rf"^\s*{re.escape(label)}(?!, slider)"))
+
+    def slider(self, label: str) -> Locator:
+        """The slider beside a field."""
+        return self.box.get_by_role("slider", name=label)
 
     def button(self, name: str) -> Locator:
         """A button by the word on it; an icon may stand before it."""
@@ -234,6 +278,7 @@ class Panel:
         self.field(label).focus()
         self.page.keyboard.press("Control+A")
         self.page.keyboard.type(text)
+        self.notebook.wait_until_idle()
 
     def press(self, target: Locator, key: str = "Enter") -> None:
         """A key on something that has the focus."""
@@ -287,14 +332,57 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     server.end()
 
 
+class Desk:
+    """The page that the tests of one file share, because loading JupyterLab takes seconds; a failed test gets it a new one."""
+
+    def __init__(self, browser: Browser, lab: Lab, name: str) -> None:
+        self.browser, self.lab, self.name = browser, lab, name
+        self.lay()
+
+    def lay(self) -> None:
+        """A fresh page, with nothing remembered."""
+        self.context = self.browser.new_context(viewport=WIDE)
+        self.page = self.context.new_page()
+        self.watch = Watch(self.page, self.lab.url)
+        self.notebook: Notebook | None = None
+
+    def open(self, path: str) -> Notebook:
+        """The notebook; where it is open already, the page and the kernel are taken as they are."""
+        if self.notebook is None or self.notebook.path != self.lab.root / path:
+            self.notebook = Notebook(self.page, self.lab, path, self.name)
+        return self.notebook
+
+    def clear(self) -> None:
+        """No page and no kernel any more."""
+        self.context.close()
+        self.lab.end_kernels()
+
+
+@pytest.fixture(scope="module")
+def desk(chromium: Browser, lab: Lab, request: pytest.FixtureRequest) -> Iterator[Desk]:
+    desk = Desk(chromium, lab, request.node.name.removesuffix(".py"))
+    yield desk
+    desk.clear()
+
+
 @pytest.fixture
-def open_notebook(chromium: Browser, lab: Lab, request: pytest.FixtureRequest) -> Iterator[OpenNotebook]:
-    """``open_notebook("compare.ipynb")``: a fresh page for each test; the kernel stays, so that runs begin at once."""
+def open_notebook(desk: Desk, request: pytest.FixtureRequest) -> Iterator[OpenNotebook]:
+    """``open_notebook("compare.ipynb")``."""
+    yield desk.open
     name = re.sub(r"\W+", "-", request.node.name).strip("-")
-    with contextlib.closing(chromium.new_context(viewport=WIDE)) as context:
-        page = context.new_page()
-        watch = Watch(page, lab.url)
-        yield lambda path: Notebook(page, lab, path, name)
-        page.screenshot(path=PICTURES / f"{name}-end.png")
-        seen = list(watch.seen)  # closing the page breaks off what is still being loaded; that is nobody's fault
+    desk.page.screenshot(path=PICTURES / f"end-of-{name}.png")
+    desk.page.set_viewport_size(WIDE)
+    seen = list(desk.watch.seen)
+    desk.watch.seen.clear()
+    if FAILED in request.node.stash:
+        desk.clear()
+        desk.lay()
     assert seen == []
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    report = yield
+    if report.failed:
+        item.stash[FAILED] = True
+    return report

@@ -101,7 +101,9 @@ def test_first_run_of_a_kernel(notebook: Notebook, panel: Panel) -> None:
     expect(panel.box.get_by_role("img", name=last["alt"])).to_be_visible()
     rows = panel.box.get_by_role("table").get_by_role("row").all_inner_texts()
     assert [row.split()[-1] for row in rows[1:]] == ["yes"] * 12
-    assert any(row.split() == ["loss-divided-twice", "×", "first", "update", "norm", "0.25", "0.25", "yes"] for row in rows)
+    assert any(
+        row.split() == ["loss-divided-twice", "×", "first", "update", "norm", "0.25", "0.25", "yes"] for row in rows
+    )
     notebook.keep_picture("compare-ended", 1700)
     panel.page.set_viewport_size({"width": 900, "height": 1000})
     notebook.keep_picture("compare-ended-900", 2200)

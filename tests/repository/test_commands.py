@@ -11,7 +11,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = re.findall(r"^([a-z-]+):", MAKEFILE, flags=re.MULTILINE)
-SUITES = ("repository", "unit", "training", "notebooks", "browser")
+SUITES = ("repository", "unit", "panels", "training", "notebooks", "browser")
 
 
 def dry_run(target: str) -> str:

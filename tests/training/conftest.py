@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -13,8 +13,6 @@ import pytest
 
 from dsaccum_helpers.setting import Setting
 from dsaccum_helpers.training import ORACLE, Run, Runner, RunResult
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="session")
@@ -93,33 +91,30 @@ class Watch:
         except psutil.NoSuchProcess:
             return False
 
-    def of_kernel(self, pid: int) -> list[psutil.Process]:
-        """Every living process that was started for the kernel with this number, wherever it hangs by now."""
+    def folder(self, template: psutil.Process) -> Path:
+        """The private folder of a template: the last word of its command line, which the ranks inherit."""
+        return Path(template.cmdline()[-1])
+
+    def with_folder(self, folder: Path) -> list[psutil.Process]:
+        """Every living process that was started for this folder, wherever it hangs by now."""
         found = []
         for process in psutil.process_iter():
-            try:
-                if any(f"dsaccum-{pid}-" in word for word in process.cmdline()):
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                if str(folder) in process.cmdline():
                     found.append(process)
-            except (psutil.NoSuchProcess, psutil.AccessDenied):
-                continue
         return found
 
-    def ranks_of_kernel(self, pid: int) -> list[psutil.Process]:
-        """Those of them that were forked by others of them."""
-        found = self.of_kernel(pid)
-        numbers = {process.pid for process in found}
-        return [process for process in found if process.ppid() in numbers]
-
     def gone(self, processes: Sequence[psutil.Process]) -> bool:
-        return not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in processes)
+        return not any(map(self.lives, processes))
+
+    def lives(self, process: psutil.Process) -> bool:
+        """A process whose parent is dead too is collected by the first process of the system, some moment later."""
+        try:
+            return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
 
 
 @pytest.fixture(scope="session")
 def watch() -> Watch:
     return Watch()
-
-
-@pytest.fixture(scope="session")
-def python() -> list[str]:
-    """Start Python so that it finds this very package."""
-    return [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); exec(sys.stdin.read())"]

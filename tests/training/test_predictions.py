@@ -101,7 +101,9 @@ def check_matched(comparison: Comparison, setting: Setting) -> None:
     assert [point.step for point in matched.points] == list(range(steps + 1))
     assert [point.samples for point in matched.points] == [batch * step for step in range(steps + 1)]
     assert [point.engine_samples for point in matched.points] == [batch * step for step in range(steps + 1)]
-    assert [point.learning_rate for point in matched.steps] == pytest.approx([0.03 * (1 - u / steps) for u in range(steps)])
+    assert [point.learning_rate for point in matched.steps] == pytest.approx(
+        [0.03 * (1 - u / steps) for u in range(steps)]
+    )
     start = matched.points[0]
     assert (start.gradient_norm, start.update_norm, start.learning_rate) == (None, None, None)
     # SGD: the update is the rate times the gradient.
@@ -128,7 +130,9 @@ def check_refused(comparison: Comparison, setting: Setting) -> None:
             f"gradient_acc_step * world_size {number} != {micro} * {count} * {processes}"
         )
         samples, steps = "samples" if micro > 1 else "sample", "accumulation steps"
-        assert result.our_words.startswith(f"train_batch_size {number} is not {micro} {samples} per micro-batch x {count} {steps}")
+        assert result.our_words.startswith(
+            f"train_batch_size {number} is not {micro} {samples} per micro-batch x {count} {steps}"
+        )
         assert f"= {product}" in result.our_words
         assert "Smallest fix: " in result.our_words
 
@@ -183,7 +187,9 @@ def check_manual(comparison: Comparison, setting: Setting) -> None:
 
 def check_scheduler(comparison: Comparison, setting: Setting) -> None:
     steps, count = comparison.result("scheduler-unit").steps, setting.gradient_accumulation_steps
-    by_hand = [max(0.0, 0.03 * (1 - ((u + 1) * count - 1) / setting.optimizer_steps)) for u in range(setting.optimizer_steps)]
+    by_hand = [
+        max(0.0, 0.03 * (1 - ((u + 1) * count - 1) / setting.optimizer_steps)) for u in range(setting.optimizer_steps)
+    ]
     assert [point.learning_rate for point in steps] == pytest.approx(by_hand, abs=1e-12)
     assert steps[-1].update_norm == 0.0
     assert steps[-1].loss == steps[-2].loss
@@ -247,7 +253,13 @@ def test_a_window_longer_than_the_whole_run_never_updates(finish: Finish) -> Non
 
 def test_compare_trains_the_right_run_and_five_mismatches_in_one_press(runner: Runner) -> None:
     setting = Setting(task="regression", optimizer_steps=4, gradient_accumulation_steps=2)
-    codes = ["loss-divided-twice", "batch-product-mismatch", "guarded-engine-step", "scheduler-unit", "clipping-hides-scale"]
+    codes = [
+        "loss-divided-twice",
+        "batch-product-mismatch",
+        "guarded-engine-step",
+        "scheduler-unit",
+        "clipping-hides-scale",
+    ]
     shares: list[float] = []
     seen: list[int] = []
 
