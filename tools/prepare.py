@@ -14,7 +14,6 @@ import contextlib
 import errno
 import hashlib
 import json
-import json
 import os
 import re
 import subprocess
