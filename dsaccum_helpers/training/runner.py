@@ -91,7 +91,9 @@ class Runner:
         ``None`` in place of a point says that the run has ended. Leaving the loop early, or interrupting it, cancels
         what is still going on and waits until it is gone.
         """
-        cores = self.machine["gpus"] or self.machine["cores"]
+        machine = self.machine
+        # Every run takes the GPUs from the first on, so there they run one after the other.
+        cores = 1 if machine["accelerator"] == "cuda" else machine["cores"]
         waiting, going = deque(runs), list[Run]()
         with selectors.DefaultSelector() as selector:
             try:

@@ -196,6 +196,8 @@ def preload() -> dict[str, Any]:
 
     for name in ("regression", "digits", "language"):
         tasks.load_task(name)
+    if torch.cuda.is_initialized():
+        raise RuntimeError("an import has initialised CUDA, so that no process can be forked from here")
     gpus = torch.cuda.device_count() if os.environ.get("DS_ACCELERATOR") != "cpu" else 0
     return {
         "accelerator": "cuda" if gpus else "cpu",

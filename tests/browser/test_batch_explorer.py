@@ -67,13 +67,13 @@ def test_impossible_numbers_say_why_and_a_button_mends_them(notebook: Notebook, 
         expect(panel.field(label)).to_have_value(value)
 
 
-@pytest.mark.parametrize("text", ["abc", "2.5", "0", "<b>bold</b>"])
-def test_bad_input_gives_one_message(panel: Panel, text: str) -> None:
-    panel.type(STEPS, text)
+def test_bad_input_gives_one_message(panel: Panel) -> None:
     alerts = panel.box.get_by_role("alert")
-    expect(alerts).to_have_count(1)
-    expect(alerts).to_contain_text("Smallest fix:")
-    assert "Traceback" not in panel.box.inner_text()
+    for text in ("abc", "2.5", "0", "<b>bold</b>"):
+        panel.type(STEPS, text)
+        expect(alerts).to_have_count(1)
+        expect(alerts).to_contain_text("Smallest fix:")
+        assert "Traceback" not in panel.box.inner_text()
     panel.type(STEPS, "4")
     expect(alerts).to_have_count(0)
     expect(panel.field(MICRO)).to_have_value("8")
