@@ -72,7 +72,7 @@ notebooks: install-test ## Run every notebook from top to bottom and save its ou
 	$(PY) -m tools.run_notebooks $(ARGS)
 
 benchmark: install-test ## Measure the speed of what a person waits for
-	$(PY) -m tools.benchmark $(ARGS)
+	$(PY) -m benchmarks $(ARGS)
 
 images: install ## Draw the figures of the README and the course from real runs
 	$(PY) -m tools.make_images $(ARGS)

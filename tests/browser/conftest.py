@@ -242,6 +242,7 @@ class Notebook:
         before = self.page.viewport_size
         assert before is not None
         self.page.set_viewport_size({"width": before["width"], "height": height})
+        self.area.evaluate("area => { area.querySelector('.jp-WindowedPanel-outer').scrollTop = 0; }")
         self.page.screenshot(path=PICTURES / f"{name}.png")
         self.page.set_viewport_size(before)
 
@@ -294,7 +295,7 @@ class Panel:
         expect(self.box).to_contain_text(text, timeout=1000 * seconds)
 
     def pictures(self) -> list[dict[str, Any]]:
-        """The pictures that can be seen now: ``src``, ``alt`` (or the title that stands for it), ``width``, ``height``."""
+        """The pictures that can be seen now: ``src``, ``alt`` (or the title in its place), ``width``, ``height``."""
         return self.box.evaluate(
             """box => [...box.querySelectorAll("img")].filter(one => one.getClientRects().length).map(one => ({
                 src: one.src, alt: one.alt || one.title, width: one.naturalWidth, height: one.naturalHeight}))"""
@@ -303,7 +304,7 @@ class Panel:
     def clipped(self) -> list[str]:
         """Words that do not fit into the place they have, and so cannot be read."""
         return self.box.evaluate(
-            """box => [...box.querySelectorAll("*")]
+            """box => [...box.querySelectorAll("label, button, input, select, summary, th, td, p, pre, [role]")]
                 .filter(one => one.getClientRects().length && getComputedStyle(one).overflowX !== "visible")
                 .filter(one => one.scrollWidth > one.clientWidth + 1)
                 .map(one => `${one.tagName} ${one.className}: ${one.textContent || one.value}`)"""
@@ -337,7 +338,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 
 class Desk:
-    """The page that the tests of one file share, because loading JupyterLab takes seconds; a failed test gets it a new one."""
+    """The page that the tests of one file share, because loading JupyterLab takes seconds. A failed test renews it."""
 
     def __init__(self, browser: Browser, lab: Lab, name: str) -> None:
         self.browser, self.lab, self.name = browser, lab, name
@@ -356,31 +357,31 @@ class Desk:
             self.notebook = Notebook(self.page, self.lab, path, self.name)
         return self.notebook
 
-    def clear(self) -> None:
-        """No page and no kernel any more."""
+    def renew(self) -> None:
+        """A fresh page and fresh kernels, after something went wrong."""
         self.context.close()
         self.lab.end_kernels()
+        self.lay()
 
 
 @pytest.fixture(scope="module")
 def desk(chromium: Browser, lab: Lab, request: pytest.FixtureRequest) -> Iterator[Desk]:
     desk = Desk(chromium, lab, request.node.name.removesuffix(".py"))
     yield desk
-    desk.clear()
+    desk.context.close()
 
 
 @pytest.fixture
 def open_notebook(desk: Desk, request: pytest.FixtureRequest) -> Iterator[OpenNotebook]:
-    """``open_notebook("compare.ipynb")``."""
+    """``open_notebook("compare.ipynb")``: kernels go on between tests, so that runs begin at once."""
+    desk.watch.seen.clear()
     yield desk.open
     name = re.sub(r"\W+", "-", request.node.name).strip("-")
     desk.page.screenshot(path=PICTURES / f"end-of-{name}.png")
     desk.page.set_viewport_size(WIDE)
     seen = list(desk.watch.seen)
-    desk.watch.seen.clear()
     if FAILED in request.node.stash:
-        desk.clear()
-        desk.lay()
+        desk.renew()
     assert seen == []
 
 

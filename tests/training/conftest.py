@@ -100,7 +100,7 @@ class Watch:
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-                if str(folder) in process.cmdline():
+                if any(str(folder) in word for word in process.cmdline()):
                     found.append(process)
         return found
 

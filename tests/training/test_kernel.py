@@ -1,4 +1,4 @@
-"""A real Jupyter kernel is interrupted, restarted, killed and shut down: nothing stays behind, and the next press works."""
+"""A real Jupyter kernel is interrupted, restarted, killed and shut down: nothing stays behind, the next press works."""
 
 from __future__ import annotations
 

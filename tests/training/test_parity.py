@@ -1,4 +1,4 @@
-"""Accumulation is the full batch: DeepSpeed's weights against plain PyTorch's, and every run against its own repetition."""
+"""Accumulation is the full batch: DeepSpeed's weights against plain PyTorch's, every run against its own repetition."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_clipping_and_a_constant_rate_are_those_of_plain_pytorch(
 
 
 def plain_training(task: Task, setting: Setting) -> tuple[list[float], numpy.ndarray]:
-    """Written without the package's oracle, loader or schedule: the losses of the full batches, and the last weights."""
+    """Without the package's oracle, loader or schedule: the losses of the full batches, and the last weights."""
     torch.manual_seed(setting.seed)
     model = task.make_model()
     optimizer = getattr(torch.optim, setting.optimizer)(model.parameters(), lr=setting.learning_rate)

@@ -19,7 +19,8 @@ QUANTITIES = {
     *("× first gradient norm", "× first update norm", "× mean learning rate"),
     *("optimizer steps", "samples used", "samples per step"),
 }
-# ZeRO stage, processes -> task, micro-batch, accumulation steps G, optimizer steps K. G varies, so that no constant passes.
+# ZeRO stage, processes -> task, micro-batch, accumulation steps G, optimizer steps K.
+# G varies, so that no constant passes.
 CASES = {
     (0, 1): ("digits", 4, 4, 9),
     (0, 2): ("digits", 4, 2, 5),

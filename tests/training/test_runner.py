@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import stat
@@ -202,9 +203,9 @@ def test_an_unknown_mismatch_starts_nothing_not_even_a_template(codes: tuple[str
 
 def test_what_cannot_happen_is_refused_with_its_remedy(runner: Runner, watch: object) -> None:
     before = watch.children()
-    with pytest.raises(SettingError, match="nothing to accumulate.*Smallest fix: gradient_accumulation_steps 2"):
+    with pytest.raises(SettingError, match=r"nothing to accumulate.*Smallest fix: gradient_accumulation_steps 2"):
         compare("guarded-engine-step", setting=SHORT.change(gradient_accumulation_steps=1), runner=runner)
-    with pytest.raises(SettingError, match="6 mismatches in one press. Smallest fix: choose at most 5"):
+    with pytest.raises(SettingError, match=r"6 mismatches in one press\. Smallest fix: choose at most 5"):
         compare(*list(CATALOGUE)[:6], setting=SHORT, runner=runner)
     assert watch.children() == before
 
@@ -240,7 +241,7 @@ def test_closing_ends_what_is_going_on_and_a_press_after_it_works(watch: object)
             mine = [one for one in watch.children() if one not in before]
             assert len(mine) == 3
             own.close()
-            watch.until(lambda: watch.gone(mine), 3)
+            watch.until(functools.partial(watch.gone, mine), 3)
     assert run.result.ended == "cancelled"
     (again,) = [own.start(SHORT)]
     until_step(own, [again], 0, lambda _: None)
