@@ -9,7 +9,7 @@
 .NOTPARALLEL:
 MAKEFLAGS += --no-print-directory
 
-PREPARE = python=$$(sh tools/find_python.sh $(PYTHON)) && "$$python" -m tools.prepare
+PREPARE = python=$$(sh tools/find_python.sh $(if $(PYTHON),"$(PYTHON)")) && "$$python" -m tools.prepare
 PY      = .venv/bin/python
 # The plugins of other suites are left out where they are not needed: loading them costs a second.
 PYTEST  = $(PY) -m pytest -p no:nbval

@@ -44,7 +44,7 @@ def main() -> None:
             text += [table.markdown() for table in part.tables(raw)]
             goals += part.goals(raw)
     rows = [[key, value] for key, value in (before | {"load average afterwards": machine()["load average"]}).items()]
-    text += [goals_table(goals).markdown(), Table("Machine", "", ["", ""], rows).markdown()]
+    text += [goals_table(goals).markdown(), Table("Machine", "Where and when.", ["what", "value"], rows).markdown()]
     (chosen.output / "benchmarks.md").write_text("\n".join(["# Benchmarks\n", *text]), encoding="utf-8")
     print("\n".join(text))
 

@@ -101,6 +101,7 @@ class Curves:
         self.legend = self.figure.legend(
             handles=handles, loc="lower center", ncols=3, fontsize=8, frameon=False, handlelength=5
         )
+        self.optimum = self.axes["loss"].axhline(0.0, color=BLACK, linestyle=(0, (1, 4)), linewidth=1.0, visible=False)
         self.update()
 
     def _make_axes(self) -> dict[str, Any]:
@@ -146,9 +147,18 @@ class Curves:
                 drawn[quantity] += values
                 last = max(last, *steps) if steps else last
             text.set_text(_legend_text(result))
+        self._draw_optimum(drawn["loss"])
         for quantity, one in self.axes.items():
             one.set_xlim(0, last * 1.02)
             _fit(one, quantity, drawn[quantity])
+
+    def _draw_optimum(self, losses: list[float]) -> None:
+        """The least loss that any weights can reach, where it is known in closed form."""
+        optimum = self.comparison.matched.optimum
+        if optimum is not None:
+            self.optimum.set_ydata([optimum, optimum])
+            self.optimum.set_visible(True)
+            losses.append(optimum)
 
     def png(self) -> bytes:
         """The figure as PNG."""
@@ -187,7 +197,9 @@ def _legend_text(result: RunResult) -> str:
 def alt_text(comparison: Comparison) -> str:
     """What the curves show, in numbers."""
     runs = "; ".join(_run_text(result) for result in comparison.results)
-    return f"Loss on the evaluation set against optimizer steps, with norms and learning rate beside it. {runs}."
+    optimum = next((result.optimum for result in comparison.results if result.optimum is not None), None)
+    floor = "" if optimum is None else f" No weights can reach less than {number(optimum)}, the thin dotted line."
+    return f"Loss on the evaluation set against optimizer steps, with norms and learning rate beside it. {runs}.{floor}"
 
 
 def _run_text(result: RunResult) -> str:

@@ -97,9 +97,8 @@ class Setting:
                 f"samples of a course run of {self.task}. "
                 "Smallest fix: fewer gradient_accumulation_steps or a smaller micro-batch."
             )
-        if self.learning_rate is None:
-            object.__setattr__(self, "learning_rate", _LEARNING_RATE[self.task, self.optimizer])
-        _check_number("learning_rate", self.learning_rate, above=0.0, most=100.0)
+        if self.learning_rate is not None:
+            _check_number("learning_rate", self.learning_rate, above=0.0, most=100.0)
         _check_number("gradient_clipping", self.gradient_clipping, above=None, most=1e6)
 
     @property
@@ -112,24 +111,31 @@ class Setting:
         """Micro-batches that one process reads in the whole run."""
         return self.gradient_accumulation_steps * self.optimizer_steps
 
+    @property
+    def rate(self) -> float:
+        """The learning rate that is used: the given one, or the task's own for this optimizer."""
+        return _LEARNING_RATE[self.task, self.optimizer] if self.learning_rate is None else self.learning_rate
+
     def rate_factor(self, step: int) -> float:
-        """The schedule: the share of ``learning_rate`` that is used after the scheduler was stepped ``step`` times."""
+        """The schedule: the share of ``rate`` that is used after the scheduler was stepped ``step`` times."""
         return 1.0 if self.schedule == "constant" else max(0.0, 1.0 - step / self.optimizer_steps)
 
     def rate_at(self, step: int) -> float:
         """The learning rate after the scheduler has been stepped ``step`` times."""
-        assert self.learning_rate is not None
-        return self.learning_rate * self.rate_factor(step)
+        return self.rate * self.rate_factor(step)
 
     def ds_config(self) -> dict[str, Any]:
-        """The DeepSpeed configuration of the right run: complete, and valid as ``ds_config.json``."""
+        """The DeepSpeed configuration of the right run, valid as ``ds_config.json``.
+
+        The schedule is not part of it: the script hands it to ``deepspeed.initialize``.
+        """
         adam = {"torch_adam": True, "adam_w_mode": False} if self.optimizer == "Adam" else {}
         return {
             "train_batch_size": self.train_batch_size,
             "train_micro_batch_size_per_gpu": self.train_micro_batch_size_per_gpu,
             "gradient_accumulation_steps": self.gradient_accumulation_steps,
             "gradient_clipping": float(self.gradient_clipping),
-            "optimizer": {"type": self.optimizer, "params": {"lr": self.learning_rate, **adam}},
+            "optimizer": {"type": self.optimizer, "params": {"lr": self.rate, **adam}},
             "zero_optimization": {"stage": self.zero_stage},
             # DeepSpeed asks for this under ZeRO with any optimizer but its own Adam; SGD is wanted here because it
             # shows a wrong gradient scale that Adam hides.

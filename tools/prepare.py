@@ -90,7 +90,11 @@ def venv_fault(folder: Path) -> str | None:
     python = folder / "bin" / "python"
     if not python.exists():
         return ""
-    if str(folder) not in (folder / "pyvenv.cfg").read_text():
+    config = folder / "pyvenv.cfg"
+    made_by = re.search(r"^command = (.+)$", config.read_text() if config.is_file() else "", re.MULTILINE)
+    if made_by is None:
+        raise SystemExit(f"{folder} was made by another tool: move it away or remove it, then try again.")
+    if not made_by[1].endswith(f" {folder}"):
         return " anew, because the folder was moved"
     probe = run_quietly([python, "-c", "import sys, pip; print('%d.%d' % sys.version_info[:2])"])
     if probe.returncode:

@@ -16,7 +16,7 @@ class ClippingHidesScale(Mismatch):
 
     code = "clipping-hides-scale"
     title = "Clipping hides a gradient that is too large"
-    symptom = "No message. The updates look about right; only the norm before clipping is N times too large."
+    symptom = "No message. Every update keeps to the clipping norm; only the norm before clipping is N times too large."
     cause = "engine.backward(loss, scale_wrt_gas=False) without dividing, under gradient clipping."
     consequence = "The clipping norm decides the size of every update, not the gradient and the learning rate."
     remedy = "Mend the scale (drop scale_wrt_gas=False), then choose the clipping norm for the right gradient."

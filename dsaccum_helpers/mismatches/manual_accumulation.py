@@ -13,7 +13,7 @@ class ManualAccumulation(Mismatch):
 
     code = "manual-accumulation"
     title = "The script accumulates, and the config says accumulation 1"
-    symptom = "No message. Training is unstable or too slow, and differs from one ZeRO stage to the next."
+    symptom = "No message. The same script trains differently from one ZeRO stage to the next."
     cause = "gradient_accumulation_steps is 1 (or missing), and engine.step() runs after several engine.backward calls."
     consequence = "ZeRO-0 and 3 apply the sum instead of the mean; ZeRO-1 and 2 keep only the last micro-batch."
     remedy = "Put the number into the config and call engine.step() after every engine.backward(loss)."

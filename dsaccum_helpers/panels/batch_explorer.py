@@ -166,5 +166,5 @@ def memory_hint(batch: Batch) -> str:
     return (
         f"each process holds the activations of one micro-batch at a time, {micro} × those of a single sample. "
         f"They do not grow with the accumulation steps: {steps} or 1, it is the same. "
-        "Weights, gradients and optimizer state do not depend on these numbers at all."
+        "The memory for weights, gradients and optimizer state depends on neither of the two."
     )

@@ -22,6 +22,7 @@ from dsaccum_helpers.setting import Setting
 from dsaccum_helpers.training.comparison import Comparison, check, default_runner
 
 STARTING = "Preparing the training processes. The first time this takes some seconds."
+WHILE_WAITING = "The cell waits for the end; interrupt it to stop the runs."
 NOTHING_YET = "Nothing has been measured yet. Smallest fix: press Run."
 STILL_RUNNING = "The runs of this panel are still going on. Smallest fix: press Stop, or wait for their end."
 
@@ -107,7 +108,7 @@ class ComparePanel:
             check(setting, codes)
             self.settings.write(values)
             self._choose(codes)
-            press = self._begin()
+            press = self._begin(waiting=True)
         except DsaccumError as error:
             self._say(str(error), wrong=True)
             print(error)
@@ -148,7 +149,7 @@ class ComparePanel:
     def _say(self, text: str, *, wrong: bool = False) -> None:
         self.status.value = message(text, wrong=wrong)
 
-    def _begin(self) -> Press:
+    def _begin(self, *, waiting: bool = False) -> Press:
         """Start a press. Raises ``DsaccumError`` where nothing can be run; then nothing has been started."""
         setting, codes = self.settings.setting, self.codes
         check(setting, codes)
@@ -158,8 +159,9 @@ class ComparePanel:
             self.table.value = self.exported.value = self.left.value = ""
             self.progress.value = 0.0
             self.run_button.disabled = self.export_button.disabled = True
-            self.stop_button.disabled = False
-            self._say(STARTING)
+            # A cell that waits keeps the kernel from hearing of the button; interrupting the cell stops the runs.
+            self.stop_button.disabled = waiting
+            self._say(f"{STARTING} {WHILE_WAITING}" if waiting else STARTING)
             self.press.start()
         return self.press
 

@@ -6,13 +6,14 @@ from html import escape
 from pathlib import Path
 
 from dsaccum_helpers.exports import FILES, config_json
+from dsaccum_helpers.mismatches import CATALOGUE
 from dsaccum_helpers.panels.fields import table
 from dsaccum_helpers.training.comparison import Comparison, agreement, number
 
 
 def tables(comparison: Comparison) -> str:
     """Predicted beside measured; where DeepSpeed refused, its words beside ours; how every other run ended."""
-    return rows_table(comparison) + refusals_table(comparison) + endings(comparison)
+    return rows_table(comparison) + refusals_table(comparison) + endings(comparison) + stories(comparison)
 
 
 def rows_table(comparison: Comparison) -> str:
@@ -43,11 +44,28 @@ def endings(comparison: Comparison) -> str:
     return "".join(parts)
 
 
+def stories(comparison: Comparison) -> str:
+    """For each mismatch that was run: how it shows, why it happens, what it does, how it is mended, and the loop."""
+    parts = []
+    for result in comparison.results:
+        entry = CATALOGUE.get(result.code)
+        if entry is not None:
+            words = (("How it shows", entry.symptom), ("Why", entry.cause), ("What it does", entry.consequence))
+            lines = "".join(
+                f"<dt>{name}</dt><dd>{escape(text)}</dd>" for name, text in (*words, ("Mend", entry.remedy))
+            )
+            loop = f"<pre>{escape(entry.loop_source())}</pre>" if entry.loop else ""
+            parts.append(
+                f"<details><summary>{escape(entry.code)}: {escape(entry.title)}</summary><dl>{lines}</dl>{loop}</details>"
+            )
+    return "".join(parts)
+
+
 def exported(comparison: Comparison, folder: Path) -> str:
     """Where the files are, and the configuration of the right run."""
     names = ", ".join(FILES)
     return (
         f'<div role="status">Exported to <code>{escape(str(folder))}</code>: {names}.</div>'
-        f"<details open><summary>ds_config.json of the right run</summary>"
+        f"<details open><summary>ds_config.json of the right run (the script makes the schedule)</summary>"
         f"<pre>{escape(config_json(comparison))}</pre></details>"
     )

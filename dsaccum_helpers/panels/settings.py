@@ -43,10 +43,7 @@ class SettingFields:
             list(self.fields.values()), layout={"grid_template_columns": "repeat(auto-fill, 420px)", "width": "100%"}
         )
         self.widget = widgets.VBox([grid, self.summary])
-        values = setting.to_dict()
-        if setting.learning_rate == Setting(**values | {"learning_rate": None}).learning_rate:
-            values["learning_rate"] = None
-        self.write(values)
+        self.write(setting.to_dict())
         for field in self.fields.values():
             field.observe(self._summarise, "value")
         self._summarise()
@@ -91,4 +88,4 @@ class SettingFields:
             self.summary.value = ""  # the panel says why
             return
         batch = resolve_batch(**{name: setting.ds_config()[name] for name in KEYS}, world_size=setting.processes)
-        self.summary.value = message(f"{batch}. Learning rate {setting.learning_rate:g}. {TASKS[setting.task]}.")
+        self.summary.value = message(f"{batch}. Learning rate {setting.rate:g}. {TASKS[setting.task]}.")

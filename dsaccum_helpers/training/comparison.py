@@ -71,10 +71,9 @@ class Comparison:
         return sum(shares) / len(shares)
 
     def rows(self, code: str | None = None) -> list[Row]:
-        """Predicted beside measured, for one run or for all mismatched ones."""
-        chosen = (
-            [r for r in self.results if r.code not in (ORACLE, MATCHED.code)] if code is None else [self.result(code)]
-        )
+        """Predicted beside measured, for one mismatched run or all. Raises ``KeyError`` for a code that is not here."""
+        chosen = self.results if code is None else [self.result(code)]
+        chosen = [result for result in chosen if result.code not in (ORACLE, MATCHED.code)]
         return [row for result in chosen for row in self._rows(result)]
 
     def _rows(self, result: RunResult) -> Iterator[Row]:

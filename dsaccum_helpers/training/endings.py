@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dsaccum_helpers.batch import BatchError, resolve_batch
+from dsaccum_helpers.batch import KEYS, BatchError, resolve_batch
 from dsaccum_helpers.mismatches import find
 from dsaccum_helpers.training.events import RunResult
-from dsaccum_helpers.training.processes import ProcessSet, signal_name, stopped
+from dsaccum_helpers.training.processes import signal_name, stopped
+
+if TYPE_CHECKING:
+    from dsaccum_helpers.training.run import Run
 
 #: What gloo and NCCL say on the *other* ranks when one has died: a consequence, never the cause.
 _CONSEQUENCES = ("connection closed by peer", "connection reset", "broken pipe", "gloo", "nccl")
@@ -33,35 +36,29 @@ def conclude_unstarted(result: RunResult) -> None:
     result.ended, result.sentence = "cancelled", "Stopped before it began."
 
 
-def conclude(
-    result: RunResult,
-    report: dict[str, Any] | None,
-    exits: dict[int, int],
-    cancelled: bool,
-    hung: bool,
-    one: ProcessSet,
-) -> None:
+def conclude(run: Run) -> None:
     """Fill in ``ended``, ``sentence`` and the words of a run whose processes are all gone."""
+    assert run.set is not None
+    result, report, hung = run.result, run.report, run.hung
     how = report["how"] if report else "failed"
-    note, result.log = result.log, one.log()
+    result.log = run.set.log()
     count = len(result.steps)
     if how in ("finished", "refused") and not hung:
         result.ended = how  # type: ignore[assignment]
         result.sentence = f"Finished: {count} optimizer steps."
         if how == "refused":
             _words_of_refusal(result, report or {})
-    elif cancelled:
+    elif run.cancelled.is_set():
         result.ended, result.sentence = "cancelled", f"Stopped after {count} optimizer steps."
     else:
         result.ended = "failed"
-        result.sentence = _sentence_of_failure(report, exits, hung, note, one.processes)
+        result.sentence = _sentence_of_failure(run)
 
 
 def _words_of_refusal(result: RunResult, report: dict[str, Any]) -> None:
     result.engine_words = report.get("words", "")
     config = find(result.code).config(result.setting)
-    keys = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
-    given: dict[str, Any] = {key: config.get(key) for key in keys}
+    given: dict[str, Any] = {key: config.get(key) for key in KEYS}
     try:
         resolve_batch(**given, world_size=result.setting.processes)
     except BatchError as error:
@@ -69,11 +66,11 @@ def _words_of_refusal(result: RunResult, report: dict[str, Any]) -> None:
     result.sentence = "DeepSpeed refused the configuration; nothing was trained."
 
 
-def _sentence_of_failure(
-    report: dict[str, Any] | None, exits: dict[int, int], hung: bool, note: str, processes: int
-) -> str:
-    if hung:
-        who = f" ({note})" if note else ""
+def _sentence_of_failure(run: Run) -> str:
+    report, exits = run.report, run.exits
+    processes = run.result.setting.processes
+    if run.hung:
+        who = f" ({run.note})" if run.note else ""
         return f"The run gave no sign of life and was ended{who}. Smallest fix: press Run again."
     killed = {rank: -status for rank, status in exits.items() if status < 0}
     cause = report if report and not _is_consequence(report) else None
@@ -91,5 +88,7 @@ def _sentence_of_failure(
         )
     if report and "No space left" in report.get("words", ""):
         return "The disk is full: a training process could not write. Smallest fix: free some space, or set TMPDIR."
+    if report is None and not exits:
+        return "The process that training starts from is gone. Smallest fix: press Run again."
     words = f" ({report['words'][:300]})" if report else ""
-    return f"A training process failed{words}. The log of the run has the details."
+    return f"A training process failed{words}. Smallest fix: look at the log of the run, then press Run again."

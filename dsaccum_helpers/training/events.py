@@ -59,6 +59,7 @@ class RunResult:
 
     ``sentence`` says how it ended, in words for a learner; ``engine_words`` is what DeepSpeed said where it refused,
     and ``our_words`` says the same with a remedy. ``log`` is the end of what the processes wrote, for the curious.
+    ``optimum`` is the smallest evaluation loss that any weights can reach, where the task has one in closed form.
     ``weights`` (fp32, flat, in the order of ``module.parameters()``) is kept only on request.
     """
 
@@ -73,6 +74,7 @@ class RunResult:
     log: str = ""
     weights: Any = None
     micro_batches_read: int = 0
+    optimum: float | None = None
 
     @property
     def steps(self) -> list[Point]:

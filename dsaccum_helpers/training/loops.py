@@ -61,8 +61,7 @@ def make_engine(task: Task, setting: Setting, mismatch: Mismatch) -> tuple[Any, 
 
 def make_optimizer(parameters: list[torch.Tensor], setting: Setting) -> torch.optim.Optimizer:
     """The plain-PyTorch twin of the config's optimizer block."""
-    assert setting.learning_rate is not None
-    return getattr(torch.optim, setting.optimizer)(parameters, lr=setting.learning_rate)
+    return getattr(torch.optim, setting.optimizer)(parameters, lr=setting.rate)
 
 
 class Oracle:

@@ -13,7 +13,11 @@ from typing import Any
 from dsaccum_helpers.training.comparison import default_runner
 from dsaccum_helpers.training.events import RunError
 
-PACKAGES = ("jupyterlab", "ipywidgets", "matplotlib", "scikit-learn", "torch", "deepspeed")
+PACKAGES = (
+    *("jupyterlab", "ipywidgets", "anywidget", "matplotlib", "numpy", "scikit-learn", "psutil"),
+    *("torch", "deepspeed"),
+)
+INSTALL = "make install"
 GIB = 1024**3
 MEMORY_NEEDED = 1.0
 """GiB of free memory for the template and a set of two processes, with room to spare (measured: a third of it)."""
@@ -77,17 +81,22 @@ def _package(name: str) -> Line:
     try:
         return Line(name, version(name))
     except PackageNotFoundError:
-        return Line(name, "missing", "pip install 'dsaccum-helpers[course]'")
+        return Line(name, "missing", INSTALL)
 
 
 def _memory() -> Line:
-    import psutil
-
+    try:
+        import psutil
+    except ImportError:
+        return Line("free memory", "not known", INSTALL)
     free = psutil.virtual_memory().available / GIB
     return Line("free memory", f"{free:.1f} GiB", "" if free >= MEMORY_NEEDED else "close other programs")
 
 
 def _disk() -> Line:
-    folder = tempfile.gettempdir()
+    try:
+        folder = tempfile.gettempdir()
+    except OSError:
+        return Line("temporary folder", "none can be written", "free some space, or set TMPDIR")
     free = shutil.disk_usage(folder).free / GIB
     return Line("temporary folder", f"{free:.1f} GiB in {folder}", "" if free >= DISK_NEEDED else "free some space")

@@ -21,7 +21,8 @@ from typing import Any
 
 from dsaccum_helpers.training.events import RunError
 
-PREFIX = "dsaccum-"
+LOG = "template.log"
+PREFIX = "dsaccum-processes-"
 START_SECONDS = 180.0
 """How long the template may take to import torch and DeepSpeed: a few seconds, minutes on a cold network disk."""
 
@@ -29,8 +30,10 @@ START_SECONDS = 180.0
 class ProcessSet:
     """The processes of one run: where they say what they measure, and what became of them."""
 
-    def __init__(self, name: str, folder: Path, processes: int, pipes: tuple[int, int, int]) -> None:
-        self.name, self.folder, self.processes = name, folder, processes
+    def __init__(
+        self, template: Template, name: str, folder: Path, processes: int, pipes: tuple[int, int, int]
+    ) -> None:
+        self.template, self.name, self.folder, self.processes = template, name, folder, processes
         self.events, self.status, self._start = pipes
         self.pids: list[int] = []
 
@@ -40,6 +43,8 @@ class ProcessSet:
             (self.folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
         except OSError as error:
             raise disk_error(error, self.folder) from error
+        # A byte for each process, not the end of the pipe: a process that the kernel forks holds the pipe open.
+        os.write(self._start, b"." * self.processes)
         os.close(self._start)
         self._start = -1
 
@@ -62,6 +67,10 @@ class ProcessSet:
                 parts += [f"process {rank}:\n{text[-characters:]}"] if text.strip() else []
         return "\n".join(parts)
 
+    def kill(self) -> None:
+        """End all processes of the set; the end of its pipes tells when they are gone."""
+        self.template.kill(self)
+
     def close(self) -> None:
         """Close the pipes and remove the run's folder."""
         for descriptor in (self.events, self.status, self._start):
@@ -77,22 +86,29 @@ class Template:
 
     def __init__(self) -> None:
         self.folder = private_folder()
-        self.lock_on_folder = hold(self.folder)
         self.lock = threading.Lock()
         self.count = 0
-        ours, theirs = socket.socketpair()
-        with theirs, (self.folder / "template.log").open("wb") as log:
+        self.lock_on_folder = -1
+        try:
+            self.lock_on_folder = hold(self.folder)
+            self._start()
+        except OSError as error:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise disk_error(error, self.folder) from error
+        self.machine = self._hello()
+
+    def _start(self) -> None:
+        self.control, theirs = socket.socketpair()
+        with theirs, (self.folder / LOG).open("wb") as log:
             self.process = subprocess.Popen(
                 # -P: a file of the learner's that is called random.py must not be imported in place of Python's own.
                 [sys.executable, "-P", "-m", "dsaccum_helpers.training.template", str(self.folder)],
                 stdin=theirs.fileno(),
                 stdout=log,
                 stderr=log,
-                env=_environment(),
+                env=_environment(self.folder),
                 start_new_session=True,  # interrupting the cell must not interrupt the template
             )
-        self.control = ours
-        self.machine = self._hello()
 
     def _hello(self) -> dict[str, Any]:
         self.control.settimeout(START_SECONDS)
@@ -106,7 +122,7 @@ class Template:
         self.control.settimeout(None)
         hello = json.loads(line) if line else {"error": "the process ended or did not answer"}
         if "error" in hello:
-            log = (self.folder / "template.log").read_text(errors="replace")[-1500:]
+            log = (self.folder / LOG).read_text(errors="replace")[-1500:]
             self.close()
             raise RunError(_start_sentence(hello["error"], log))
         return hello
@@ -129,7 +145,7 @@ class Template:
         read_events, write_events = os.pipe()
         read_start, write_start = os.pipe()
         read_status, write_status = os.pipe()
-        made = ProcessSet(name, folder, processes, (read_events, read_status, write_start))
+        made = ProcessSet(self, name, folder, processes, (read_events, read_status, write_start))
         try:
             line = json.dumps({"do": "fork", "set": name, "processes": processes, "folder": str(folder)}) + "\n"
             with self.lock:
@@ -163,11 +179,17 @@ class Template:
 
 def private_folder() -> Path:
     """A folder that only this user can read (0700), after removing those that a killed kernel left behind."""
-    base = Path(tempfile.gettempdir())
+    try:
+        base = Path(tempfile.gettempdir())
+    except OSError as error:
+        raise RunError(
+            "No folder for temporary files can be written. Smallest fix: free some space, or set TMPDIR."
+        ) from error
     for old in base.glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):
             # A folder of a few seconds may belong to a kernel that has not locked it yet.
-            if old.stat().st_uid == os.getuid() and time.time() - old.stat().st_mtime > 60 and _abandoned(old):
+            ours = old.stat().st_uid == os.getuid() and (old / LOG).is_file()
+            if ours and time.time() - old.stat().st_mtime > 60 and _abandoned(old):
                 shutil.rmtree(old, ignore_errors=True)
     try:
         return Path(tempfile.mkdtemp(prefix=PREFIX))
@@ -243,11 +265,13 @@ def _exists(pid: int) -> bool:
     return True
 
 
-def _environment() -> dict[str, str]:
+def _environment(folder: Path) -> dict[str, str]:
     """One thread a process (two were never faster and up to 26 times slower), traffic on this machine only."""
     environment = dict(os.environ, OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", PYTHONUNBUFFERED="1")
     loopback = "lo0" if sys.platform == "darwin" else "lo"
     environment.update(GLOO_SOCKET_IFNAME=loopback, NCCL_SOCKET_IFNAME=loopback, TOKENIZERS_PARALLELISM="false")
+    # An import of torch makes these folders, although nothing is ever compiled.
+    environment.update(TORCHINDUCTOR_CACHE_DIR=str(folder / "inductor"), TRITON_CACHE_DIR=str(folder / "triton"))
     # The template imports this very package, also where it was found through a path of the kernel.
     paths = [str(Path(__file__).parents[2]), environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
@@ -259,9 +283,7 @@ def _environment() -> dict[str, str]:
 
 def _start_sentence(error: str, log: str) -> str:
     if "No module named" in error:
-        return (
-            f"Training needs a package that is missing ({error}). Smallest fix: pip install 'dsaccum-helpers[course]'."
-        )
+        return f"Training needs a package that is missing ({error}). Smallest fix: make install."
     if "No space left" in error or "No space left" in log:
         return "The disk is full: the training processes cannot start. Smallest fix: free some space, or set TMPDIR."
     return f"The training processes cannot start ({error}). Smallest fix: look at python -m deepspeed.env_report."

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from dsaccum_helpers.setting import Setting
 from dsaccum_helpers.training import endings
 from dsaccum_helpers.training.events import Expected, Point, RunResult
-from dsaccum_helpers.training.processes import ProcessSet, Template
+from dsaccum_helpers.training.processes import ProcessSet
 
 GRACE_SECONDS = 1.0
 """How long the other ranks may explain themselves after one has died."""
@@ -35,12 +35,12 @@ class Run:
         self.keep_weights = keep_weights
         self.cancelled = threading.Event()
         self.set: ProcessSet | None = None
-        self.template: Template | None = None
         self.exits: dict[int, int] = {}
         self.report: dict[str, Any] | None = None
         self.heard = 0.0
         self.kill_after: float | None = None  # the moment from which the watchdog ends what is left of the set
         self.hung = False
+        self.note = ""  # what the watchdog saw
         self.buffers = {"events": b"", "status": b""}
 
     def cancel(self) -> None:
@@ -51,13 +51,14 @@ class Run:
     def kill(self) -> None:
         """Send the processes away; the stream notices when they are gone."""
         self.kill_after = time.monotonic()
-        if self.set is not None and self.template is not None and self.result.ended is None:
-            self.template.kill(self.set)
+        if self.set is not None and self.result.ended is None:
+            self.set.kill()
 
-    def begin(self, template: Template, one: ProcessSet) -> None:
-        """Hand the job to a set of processes."""
-        self.template, self.set, self.heard = template, one, time.monotonic()
-        one.give({"setting": self.result.setting.to_dict(), "mismatch": self.result.code})
+    def begin(self, one: ProcessSet) -> None:
+        """Hand the job to a set of processes. Raises ``RunError`` where the disk is full."""
+        self.set, self.heard = one, time.monotonic()
+        job = {"setting": self.result.setting.to_dict(), "mismatch": self.result.code}
+        one.give(job | {"keep_weights": self.keep_weights})
         if self.cancelled.is_set():
             self.kill()
 
@@ -91,6 +92,7 @@ class Run:
         elif kind == "alive":
             self.result.micro_batches_read = event["micro_batches"]
         elif kind == "expected":
+            self.result.optimum = event.pop("optimum")
             self.result.expected = Expected(**event)
         elif kind == "ended" and (self.report is None or endings.explains_more(event, self.report)):
             self.report = event
@@ -102,7 +104,7 @@ class Run:
             return
         if self.kill_after is None and now - self.heard > stall_seconds:
             self.hung = True
-            self.result.log = endings.stopped_note(self.set.pids)
+            self.note = endings.stopped_note(self.set.pids)
             self.kill()
         elif self.kill_after is not None and now > self.kill_after:
             self.kill()
@@ -110,7 +112,7 @@ class Run:
     def finish(self) -> None:
         """All processes are gone: say how it ended, keep what is wanted, remove the folder."""
         assert self.set is not None
-        endings.conclude(self.result, self.report, self.exits, self.cancelled.is_set(), self.hung, self.set)
+        endings.conclude(self)
         if self.keep_weights and self.result.ended == "finished":
             import numpy
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import selectors
 import threading
 import time
@@ -39,7 +40,7 @@ class Runner:
         self._template: Template | None = None
         self._spare: ProcessSet | None = None
         self._runs: set[Run] = set()
-        atexit.register(self.close)  # without it a kernel's end takes seconds
+        self._owner = os.getpid()
 
     @property
     def machine(self) -> dict[str, Any]:
@@ -51,7 +52,8 @@ class Runner:
         with self.lock:
             if self._template is None or not self._template.alive:
                 self._drop()
-                self._template = Template()
+                self._template, self._owner = Template(), os.getpid()
+                atexit.register(self.close)  # without it a kernel's end takes seconds
             return self._template
 
     def most_processes(self) -> int:
@@ -100,9 +102,9 @@ class Runner:
                 while waiting or going:
                     while waiting and len(going) < (parallel or max(1, cores // waiting[0].result.setting.processes)):
                         run = waiting.popleft()
-                        if self._begin(run, selector):
-                            going.append(run)
-                        else:
+                        going.append(run)  # before it begins: an interrupt in between must find it
+                        if not self._begin(run, selector):
+                            going.remove(run)
                             yield run, None
                     yield from self._turn(selector, going)
             finally:
@@ -116,14 +118,13 @@ class Runner:
         try:
             with self.lock:
                 one = self._take_set(1 if run.result.code == ORACLE else run.result.setting.processes)
-                self._runs.add(run)
-            run.begin(self.ready(), one)
+            run.begin(one)
         except RunError as error:
             run.result.ended, run.result.sentence = "failed", str(error)
-            self._runs.discard(run)
             if run.set is not None:
                 self._discard(run.set)
             return False
+        self._runs.add(run)
         selector.register(one.events, selectors.EVENT_READ, (run, "events"))
         selector.register(one.status, selectors.EVENT_READ, (run, "status"))
         return True
@@ -137,7 +138,10 @@ class Runner:
         return one or template.fork(processes)
 
     def _turn(self, selector: selectors.BaseSelector, going: list[Run]) -> Iterator[tuple[Run, Point | None]]:
-        for key, _ in selector.select(timeout=0.1):
+        ready = selector.select(timeout=0.1)
+        # Before the points are handed out: how long that takes says nothing about the processes.
+        now = time.monotonic()
+        for key, _ in ready:
             run, pipe = key.data
             if run.result.ended is not None:  # ended in this very turn, by its other pipe
                 continue
@@ -151,7 +155,6 @@ class Runner:
                     yield from self._drain(run, selector)
                     going.remove(run)
                     yield run, None
-        now = time.monotonic()
         for run in going:
             run.check(now, self.stall_seconds)
 
@@ -185,8 +188,7 @@ class Runner:
                 self._spare = self._template.fork(processes)
 
     def _discard(self, one: ProcessSet) -> None:
-        if self._template is not None:
-            self._template.kill(one)
+        one.kill()
         one.close()
 
     def _drop(self) -> None:
@@ -198,7 +200,9 @@ class Runner:
             self._template = None
 
     def close(self) -> None:
-        """End every run and the template; leaves no process and no file."""
+        """End every run and the template; leaves no process and no file. They begin anew when they are needed again."""
+        if os.getpid() != self._owner:  # a process that the kernel forked runs the kernel's exit hooks
+            return
         for run in list(self._runs):
             run.cancel()
         with self.lock:

@@ -169,7 +169,7 @@ class Stream:
 
 
 class Loader:
-    """One process's micro-batches, as a ``DataLoader`` with a ``DistributedSampler`` would give them.
+    """One process's micro-batches: at each turn the processes read blocks that lie side by side in the stream.
 
     Iterating gives one epoch of ``length`` pairs (inputs, targets); the next epoch reads on where the last one ended.
     ``samples_read`` counts this process's samples from the tensors it handed out.

@@ -27,6 +27,7 @@ from typing import Any, NoReturn
 from dsaccum_helpers.training import worker
 
 PARENT_CHECK_SECONDS = 1.0
+NO_ROOM = "the system has no room for one more process"
 _PR_SET_PDEATHSIG = 1
 
 
@@ -50,6 +51,13 @@ class RunSet:
         if not self.running:
             os.close(self.status_pipe)
 
+    def refuse(self) -> None:
+        """Not all processes could be made: say so, and end those that were."""
+        self.tell({"event": "ended", "how": "failed", "rank": len(self.pids), "words": NO_ROOM})
+        self.kill()
+        if not self.pids:
+            os.close(self.status_pipe)
+
     def kill(self) -> None:
         """End every process of the set at once; SIGKILL, because a rank inside a collective hears nothing else."""
         for pid in self.running:
@@ -62,7 +70,7 @@ class Server:
     def __init__(self, control: socket.socket, folder: Path) -> None:
         self.control, self.folder = control, folder
         self.sets: dict[str, RunSet] = {}
-        self.parent = os.getppid()
+        self.parent, self.own_pid = os.getppid(), os.getpid()
         self.pending = b""
         self.children, woken = os.pipe()
         os.set_blocking(woken, False)
@@ -100,21 +108,28 @@ class Server:
         """Fork all ranks of a set; each waits for its job on the start pipe."""
         events, start, status = descriptors
         pids = []
-        for rank in range(command["processes"]):
-            pid = os.fork()
-            if pid == 0:
-                os.close(status)
-                self.become_rank(command, rank, events, start)
-            pids.append(pid)
+        try:
+            for rank in range(command["processes"]):
+                pid = os.fork()
+                if pid == 0:
+                    os.close(status)
+                    self.become_rank(command, rank, events, start)
+                pids.append(pid)
+        except OSError:  # the system has no room for one more process
+            traceback.print_exc()
         os.close(events)
         os.close(start)
-        self.sets[command["set"]] = RunSet(pids, status)
+        self.sets[command["set"]] = one = RunSet(pids, status)
+        if len(pids) < command["processes"]:
+            one.refuse()
+            if not pids:
+                del self.sets[command["set"]]
 
     def become_rank(self, command: dict[str, Any], rank: int, events: int, start: int) -> NoReturn:
         """In the forked process: leave everything of the template behind, then work."""
         code = 1
         try:
-            _die_with_parent()
+            _die_with_parent(self.own_pid)
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -165,20 +180,19 @@ def rank_main(folder: Path, rank: int, processes: int, events: int, start: int) 
         os.write(events, (json.dumps(event) + "\n").encode())
 
     device = worker.join(rank, processes, str(folder / "rendezvous"))
-    while os.read(start, 1):  # closes when the job lies in the folder
-        pass
-    try:
-        job = json.loads((folder / "job.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:  # a spare set that nobody needed
+    if not os.read(start, 1):  # a spare set that nobody needed
         return 0
+    job = json.loads((folder / "job.json").read_text(encoding="utf-8"))
     worker.train(job, rank, device, emit, folder)
     return int("failed" in ended)
 
 
-def _die_with_parent() -> None:
+def _die_with_parent(parent: int) -> None:
     """The operating system kills this process when the template ends. Linux only; elsewhere ``close`` has to do."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it ended before the line above
+            os._exit(1)
 
 
 def preload() -> dict[str, Any]:
@@ -221,12 +235,12 @@ def main() -> NoReturn:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     try:
         hello = preload()
+        preload_compiler()
     except Exception as error:
         traceback.print_exc()
         control.sendall((json.dumps({"error": f"{type(error).__name__}: {error}"}) + "\n").encode())
         sys.exit(1)
     control.sendall((json.dumps(hello) + "\n").encode())
-    preload_compiler()
     Server(control, Path(sys.argv[1])).serve()
 
 

@@ -1,6 +1,7 @@
-"""What runs in each training process. Also a script: ``deepspeed``, ``torchrun`` or ``srun`` can start it unchanged.
+"""What runs in each training process. Also a script: ``torchrun`` and ``deepspeed`` can start it unchanged.
 
-    deepspeed --num_gpus 2 -m dsaccum_helpers.training.worker --setting '{"processes": 2}' --output points.jsonl
+    torchrun --nproc_per_node 2 -m dsaccum_helpers.training.worker --setting '{"task": "digits"}' --output points.jsonl
+    deepspeed --num_gpus 2 --module dsaccum_helpers.training.worker --setting '{"task": "digits"}'
 
 Rank 0 writes one JSON object a line: ``point``, ``alive``, ``expected``, ``ended``.
 """
@@ -20,6 +21,7 @@ from typing import Any
 
 from dsaccum_helpers.mismatches import find
 from dsaccum_helpers.setting import Setting
+from dsaccum_helpers.training.events import ORACLE
 
 WEIGHTS_FILE = "weights.npy"
 Emit = Callable[[dict[str, Any]], None]
@@ -76,8 +78,9 @@ def join(rank: int, processes: int, store: str | None) -> Any:
 def train(job: dict[str, Any], rank: int, device: Any, emit: Emit, folder: Path | None) -> None:
     """One run, from the job to the last point. What goes wrong is emitted as the ``ended`` event, never raised."""
     setting = Setting(**job["setting"])
+    folder = folder if job.get("keep_weights") else None
     try:
-        if job["mismatch"] == "oracle":
+        if job["mismatch"] == ORACLE:
             _train_oracle(setting, rank, device, emit, folder)
         else:
             _train_engine(setting, job["mismatch"], rank, device, emit, folder)
@@ -110,7 +113,8 @@ def _train_engine(setting: Setting, code: str, rank: int, device: Any, emit: Emi
         loop(run)
     weights = recorder.final_weights()
     if rank == 0:
-        emit({"event": "expected", **vars(expect(task, setting, mismatch, device, recorder.beat))})
+        expected = vars(expect(task, setting, mismatch, device, recorder.beat))
+        emit({"event": "expected", "optimum": task.optimum, **expected})
         _finish(weights, loader.micro_batches_read, emit, folder)
 
 
@@ -150,7 +154,7 @@ def _finish(weights: Any, micro_batches: int, emit: Emit, folder: Path | None) -
 
 
 def _words(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:1500]}"
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:600]}"
 
 
 def _is_memory(error: BaseException) -> bool:

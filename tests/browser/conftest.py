@@ -302,12 +302,16 @@ class Panel:
         )
 
     def clipped(self) -> list[str]:
-        """Words that do not fit into the place they have, and so cannot be read."""
+        """Controls and words that do not fit into the place they have, or reach beyond the notebook's edge."""
         return self.box.evaluate(
-            """box => [...box.querySelectorAll("label, button, input, select, summary, th, td, p, pre, [role]")]
-                .filter(one => one.getClientRects().length && getComputedStyle(one).overflowX !== "visible")
-                .filter(one => one.scrollWidth > one.clientWidth + 1)
-                .map(one => `${one.tagName} ${one.className}: ${one.textContent || one.value}`)"""
+            """box => {
+                const edge = box.closest(".jp-OutputArea-output").getBoundingClientRect().right + 1;
+                return [...box.querySelectorAll("label, button, input, select, summary, th, td, p, pre, img, [role]")]
+                    .filter(one => one.getClientRects().length)
+                    .filter(one => one.getBoundingClientRect().right > edge
+                        || (getComputedStyle(one).overflowX !== "visible" && one.scrollWidth > one.clientWidth + 1))
+                    .map(one => `${one.tagName} ${one.className}: ${one.textContent || one.value || one.alt}`);
+            }"""
         )
 
 

@@ -20,7 +20,7 @@ LONG = "9000"  # optimizer steps: goes on until it is stopped
 ENDED = "All runs have ended."
 # What every frame shows while curves grow: a picture, and nothing below it moves.
 SAMPLER = """box => {
-    const place = [...box.querySelectorAll("img")].map(one => one.parentElement).find(one => one.style.minHeight);
+    const place = [...box.children].find(part => part.querySelector("img"));
     const samples = [];
     window.samples = samples;
     const look = () => {

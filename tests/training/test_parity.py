@@ -61,8 +61,8 @@ def test_every_split_ends_at_the_weights_of_the_full_batch(
     setting = Setting(task=task, optimizer=optimizer, zero_stage=zero_stage, optimizer_steps=UPDATES)
     full = oracle(splits(setting, 1)[0])
     assert len(full.steps) == UPDATES
-    two = splits(setting, 2)
-    for result in finish(*splits(setting, 1), *(two if task == "digits" else two[2:3])):
+    one, two = splits(setting, 1), splits(setting, 2)
+    for result in finish(*one, *two) if task == "digits" else finish(*one[::3], two[2]):
         assert distance(result, full) <= EXACT, result.setting
         assert_same_points(result, full, 1e-5)
 
@@ -107,7 +107,9 @@ def plain_training(task: Task, setting: Setting) -> tuple[list[float], numpy.nda
     """Without the package's oracle, loader or schedule: the losses of the full batches, and the last weights."""
     torch.manual_seed(setting.seed)
     model = task.make_model()
-    optimizer = getattr(torch.optim, setting.optimizer)(model.parameters(), lr=setting.learning_rate)
+    given = setting.ds_config()["optimizer"]["params"]
+    options = {name: given[name] for name in ("lr", "betas", "eps") if name in given}
+    optimizer = getattr(torch.optim, setting.optimizer)(model.parameters(), **options)
     order = torch.randperm(len(task.inputs), generator=torch.Generator().manual_seed(setting.seed)).repeat(2)
     losses = []
     for step in range(setting.optimizer_steps):
@@ -132,32 +134,35 @@ def test_the_oracle_is_plain_pytorch(oracle: Oracle, task: str, optimizer: str) 
     assert numpy.abs(full.weights - weights).max() <= EXACT
 
 
-# bf16 keeps 8 significant bits, so each rounding is off by at most 2**-9 of a value. A gradient is rounded on its way
-# through the layers and once for each micro-batch that is added (the terms are larger than their sum: a factor of two).
-# The fp32 masters themselves lose nothing, so the runs part by at most about that share of the distance they move.
-def bf16_tolerance(accumulation: int) -> float:
-    return (accumulation + 6) * 2.0**-8
+def bf16_tolerance(setting: Setting) -> float:
+    """How far from the oracle a bf16 run may end, as a share of the distance that the weights move.
+
+    bf16 keeps 8 significant bits, so each rounding is off by at most 2**-9 of a value. A gradient is rounded on its way
+    through the layers (six matrix products) and once for each micro-batch that is added, and the terms are larger than
+    their sum (a factor of two). The fp32 masters lose nothing. Under SGD the weights part by that share. Adam divides
+    each gradient by its own size, so where one is hardly larger than its rounding, even the direction is left to chance.
+    """
+    if setting.optimizer == "Adam":
+        return 1 / 8
+    return (setting.gradient_accumulation_steps * setting.processes + 6) * 2.0**-8
 
 
-@pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
-@pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
+@pytest.mark.parametrize(
+    ("optimizer", "zero_stage"), [("SGD", 0), ("SGD", 1), ("SGD", 2), ("SGD", 3), ("Adam", 1), ("Adam", 2)]
+)
 def test_bf16_ends_near_the_bf16_oracle(finish: Finish, oracle: Oracle, optimizer: str, zero_stage: int) -> None:
-    if (optimizer, zero_stage) == ("Adam", 0):
-        return check_adam_at_stage_0(finish, oracle)
     setting = Setting(optimizer=optimizer, zero_stage=zero_stage, dtype="bf16", optimizer_steps=UPDATES)
     one, two = splits(setting, 1), splits(setting, 2)
     full = oracle(one[0])
     moved = spread(full, start_of(one[0], finish))
-    for result in finish(one[0], one[2], two[2]):
-        allowed = bf16_tolerance(result.setting.gradient_accumulation_steps) * moved
-        assert spread(result, full) <= allowed, result.setting
+    alone, *accumulated = finish(one[0], one[2], two[2])
+    assert distance(alone, full) == 0.0, "no sum is rounded anywhere: the same to the bit"
+    for result in accumulated:
+        assert spread(result, full) <= bf16_tolerance(result.setting) * moved, result.setting
         assert result.points[-1].loss == pytest.approx(full.points[-1].loss, rel=0.05)
-        if result.setting == one[0] and zero_stage > 0:  # no sum is rounded anywhere: to the bit
-            assert distance(result, full) == 0.0
-    return None
 
 
-def check_adam_at_stage_0(finish: Finish, oracle: Oracle) -> None:
+def test_adam_in_bf16_at_stage_0_begins_a_step_ahead(finish: Finish, oracle: Oracle) -> None:
     """DeepSpeed 0.19 takes one Adam step with an empty gradient when it makes its bf16 optimizer at stage 0.
 
     So Adam's own corrections count from two: the first update is (0.1 / 0.19) / sqrt(0.001 / 0.001999) = 0.744 of the
@@ -187,7 +192,7 @@ def test_the_language_model_learns_and_agrees(finish: Finish, oracle: Oracle) ->
 @pytest.mark.parametrize("processes", [1, 2])
 @pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
 def test_the_same_setting_gives_the_same_points_to_the_bit(finish: Finish, zero_stage: int, processes: int) -> None:
-    setting = splits(Setting(zero_stage=zero_stage, optimizer_steps=3), processes)[2]
+    setting = splits(Setting(zero_stage=zero_stage, optimizer_steps=2), processes)[1]
     half = setting.change(dtype="bf16")
     first, again, first_half, again_half = finish(setting, setting, half, half)
     for one, other in ((first, again), (first_half, again_half)):

@@ -181,33 +181,33 @@ BAD_NUMBERS = [0, -1, 10**12, 2.5, "four", None, True, float("nan"), [4]]
 
 
 @pytest.mark.parametrize("value", BAD_NUMBERS, ids=repr)
-def test_bad_input_is_one_message_and_starts_nothing(value: object, watch: object) -> None:
-    before = watch.children()
+def test_bad_input_is_one_message_and_starts_nothing(value: object) -> None:
+    before = psutil.Process().children()
     for name in ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "processes", "optimizer_steps"):
         with pytest.raises(SettingError) as caught:
             compare("loss-divided-twice", setting=Setting(**{name: value}))
         assert name in str(caught.value)
         assert str(caught.value).count("Smallest fix: ") == 1
         assert "\n" not in str(caught.value)
-    assert watch.children() == before
+    assert psutil.Process().children() == before
 
 
 @pytest.mark.parametrize("codes", [("loss-divided-twise",), ("matched", "nonsense"), ("loss-divided-twice", "")])
-def test_an_unknown_mismatch_starts_nothing_not_even_a_template(codes: tuple[str, ...], watch: object) -> None:
-    fresh, before = Runner(), watch.children()
+def test_an_unknown_mismatch_starts_nothing_not_even_a_template(codes: tuple[str, ...]) -> None:
+    fresh, before = Runner(), psutil.Process().children()
     with pytest.raises(UnknownMismatchError, match=r"is not a mismatch of the catalogue\. Smallest fix: use "):
         compare(*codes, setting=SHORT, runner=fresh)
-    assert watch.children() == before
+    assert psutil.Process().children() == before
     fresh.close()
 
 
-def test_what_cannot_happen_is_refused_with_its_remedy(runner: Runner, watch: object) -> None:
-    before = watch.children()
+def test_what_cannot_happen_is_refused_with_its_remedy(runner: Runner) -> None:
+    before = psutil.Process().children()
     with pytest.raises(SettingError, match=r"nothing to accumulate.*Smallest fix: gradient_accumulation_steps 2"):
         compare("guarded-engine-step", setting=SHORT.change(gradient_accumulation_steps=1), runner=runner)
     with pytest.raises(SettingError, match=r"6 mismatches in one press\. Smallest fix: choose at most 5"):
         compare(*list(CATALOGUE)[:6], setting=SHORT, runner=runner)
-    assert watch.children() == before
+    assert psutil.Process().children() == before
 
 
 def test_files_lie_only_in_a_private_folder_that_disappears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,21 +233,23 @@ def test_files_lie_only_in_a_private_folder_that_disappears(tmp_path: Path, monk
 
 
 def test_closing_ends_what_is_going_on_and_a_press_after_it_works(watch: object) -> None:
-    files, before = psutil.Process().num_fds(), watch.children()
+    files = psutil.Process().num_fds()
     own = Runner()
     run = own.start(ENDLESS.change(processes=2))
+    mine: list[psutil.Process] = []
     for _, point in own.stream([run]):
         if point is not None and point.step == 3:
-            mine = [one for one in watch.children() if one not in before]
-            assert len(mine) == 3
+            mine = watch.with_folder(own.ready().folder)
             own.close()
             watch.until(functools.partial(watch.gone, mine), 3)
+    assert len(mine) == 3
     assert run.result.ended == "cancelled"
-    (again,) = [own.start(SHORT)]
+    again = own.start(SHORT)
     until_step(own, [again], 0, lambda _: None)
     assert again.result.ended == "finished"
+    mine = watch.with_folder(own.ready().folder)
     own.close()
-    assert watch.children() == before
+    watch.until(functools.partial(watch.gone, mine), 3)
     assert psutil.Process().num_fds() == files
 
 
