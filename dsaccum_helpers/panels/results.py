@@ -55,9 +55,8 @@ def stories(comparison: Comparison) -> str:
                 f"<dt>{name}</dt><dd>{escape(text)}</dd>" for name, text in (*words, ("Mend", entry.remedy))
             )
             loop = f"<pre>{escape(entry.loop_source())}</pre>" if entry.loop else ""
-            parts.append(
-                f"<details><summary>{escape(entry.code)}: {escape(entry.title)}</summary><dl>{lines}</dl>{loop}</details>"
-            )
+            head = f"<summary>{escape(entry.code)}: {escape(entry.title)}</summary>"
+            parts.append(f"<details>{head}<dl>{lines}</dl>{loop}</details>")
     return "".join(parts)
 
 

@@ -1,7 +1,7 @@
 """Every notebook runs from top to bottom, and nbval compares what its cells print with what is saved.
 
 nbval passes vacuously in three ways: it never compares a cell without an execution count, it skips pictures and
-widgets, and a cell tagged to be ignored proves nothing. So the cells really compared are counted, here and in the files.
+widgets, and a cell tagged to be ignored proves nothing. So the cells really compared are counted, twice.
 """
 
 from __future__ import annotations
