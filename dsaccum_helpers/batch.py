@@ -87,7 +87,7 @@ class BatchError(DsaccumError):
     fixes the batch (all missing, or the accumulation alone) and an impossible world size are ``batch-value-type``.
     ``given``: what was given, under DeepSpeed's key names, with ``processes`` and the parallel sizes other than 1.
     ``nearest``: complete settings that work, the smallest remedy first, each a dict of the three keys, with
-    ``processes`` or a parallel size where that changes too. ``resolve_batch`` accepts each of them.
+    ``processes`` (the ``world_size`` of ``resolve_batch``) or a parallel size where that changes too.
     ``remainder``: samples (or processes) left over by the division that failed; None where nothing is divided.
     """
 
