@@ -25,7 +25,7 @@ def settings(short: bool) -> list[Setting]:
         return [eights]
     work = []
     for task in ("regression", "digits", "language"):
-        work += [eights.change(task=task, learning_rate=None, zero_stage=stage) for stage in (0, 1, 2, 3)]
+        work += [eights.change(task=task, zero_stage=stage) for stage in (0, 1, 2, 3)]
         work.append(Setting(task))
     return work
 

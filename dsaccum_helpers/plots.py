@@ -136,7 +136,8 @@ class Curves:
     def update(self) -> None:
         """Show all points measured so far."""
         drawn: dict[str, list[float]] = {quantity: [] for quantity in QUANTITIES}
-        last = self.comparison.setting.optimizer_steps
+        # While runs go on the axis shows what is planned; a comparison that was stopped early fills it.
+        last = 1 if self.comparison.done else self.comparison.setting.optimizer_steps
         for result, text in zip(self.comparison.results, self.legend.get_texts(), strict=True):
             points = list(result.points)  # the thread that receives goes on appending
             for quantity, line in self.lines[result.code].items():

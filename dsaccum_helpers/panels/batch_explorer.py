@@ -10,6 +10,7 @@ import ipywidgets as widgets
 
 from dsaccum_helpers.batch import KEYS, Batch, BatchError, resolve_batch, worlds
 from dsaccum_helpers.panels.fields import choice_field, message, mimebundle, number_field, read, table, typed
+from dsaccum_helpers.panels.key_guard import guarded
 from dsaccum_helpers.plots import equation
 
 LABELS = {
@@ -54,13 +55,14 @@ class BatchExplorer:
         self.message, self.picture, self.hint, self.table = (widgets.HTML() for _ in range(4))
         self.remedies = widgets.VBox()
         for field in (*self.fields.values(), self.derive):
-            field.layout.width = "600px"
+            field.layout.width, field.layout.max_width = "auto", "600px"
             field.observe(self._changed, "value")
         self.derive.style.description_width = "290px"
         self._busy = False
         self.widget = widgets.VBox(
             [self.derive, *self.fields.values(), self.message, self.remedies, self.picture, self.hint, self.table]
         )
+        guarded(self.widget)
         self._changed()
 
     def run(self, **changes: Any) -> Batch | None:

@@ -14,6 +14,7 @@ from dsaccum_helpers.exports import export
 from dsaccum_helpers.mismatches import CATALOGUE
 from dsaccum_helpers.panels import results
 from dsaccum_helpers.panels.fields import message, mimebundle
+from dsaccum_helpers.panels.key_guard import guarded
 from dsaccum_helpers.panels.picture_box import PictureBox
 from dsaccum_helpers.panels.press import Press, sentence
 from dsaccum_helpers.panels.settings import SettingFields
@@ -55,13 +56,13 @@ class ComparePanel:
         self.export_button = widgets.Button(description="Export", disabled=True)
         self.progress = widgets.FloatProgress(min=0.0, max=1.0, layout={"width": "250px"})
         self.left, self.status, self.table, self.exported = (widgets.HTML() for _ in range(4))
-        self.picture = PictureBox("500px", "<p>The curves appear here when Run is pressed.</p>")
+        self.picture = PictureBox(placeholder="The curves appear here when Run is pressed.")
         self._curves: Curves | None = None
         self._began = 0.0
         self._unknown: list[str] = []
         self._writing = threading.Lock()  # only one press at a time writes to the widgets
         self._choose(mismatches)
-        self.widget = self._assemble()
+        self.widget = guarded(self._assemble())
 
     def _assemble(self) -> widgets.VBox:
         self.run_button.on_click(self._on_run)
@@ -206,7 +207,7 @@ class ComparePanel:
             self._say(f"Training {', '.join(result.code for result in comparison.results)}. {press.warning}")
         self._curves.update()
         picture = Picture(self._curves.png(), alt_text(comparison))
-        (self.picture.settle if press.over else self.picture.draw)(picture)
+        self.picture.draw(picture)
         if press.stopped:
             self.left.value = "stopped"  # a cancelled run has ended too, so its progress would read 100 %
         else:

@@ -38,7 +38,8 @@ function render({ model, el }) {
     slider.max = Math.max(0, stops().length - 1);
     slider.value = nearest();
     slider.setAttribute("aria-label", model.get("description") + ", slider");
-    slider.setAttribute("aria-valuetext", String(stops()[slider.value]));
+    // What holds is what is typed; the slider only stands near it.
+    slider.setAttribute("aria-valuetext", model.get("value") || model.get("placeholder"));
     slider.disabled = box.disabled = model.get("disabled");
     box.placeholder = model.get("placeholder");
     if (box.value !== model.get("value")) box.value = model.get("value");
@@ -55,9 +56,10 @@ export default { render };
 
 _STYLE = """
 .dsaccum-number { display: flex; align-items: center; gap: 8px; min-height: 28px; margin: 2px; }
-.dsaccum-number label { flex: 0 0 var(--label-width); text-align: right; }
+.dsaccum-number label { flex: 0 1 var(--label-width); text-align: right; }
 .dsaccum-number input[type="range"] { flex: 1 1 60px; min-width: 60px; margin: 0; }
-.dsaccum-number input[type="text"] { flex: 0 1 90px; min-width: 60px; font: inherit; padding: 2px 6px;
+.dsaccum-number input[type="text"] { flex: 0 0 80px; min-width: 0; box-sizing: border-box; padding: 2px 6px;
+  font: inherit;
   color: var(--jp-ui-font-color1, inherit); background: var(--jp-layout-color0, white);
   border: 1px solid var(--jp-border-color0, #767676); }
 .dsaccum-number input:focus-visible { outline: 2px solid var(--jp-brand-color1, #0072B2); outline-offset: 1px; }

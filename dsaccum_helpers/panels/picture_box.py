@@ -2,50 +2,49 @@
 
 from __future__ import annotations
 
-import ipywidgets as widgets
-from traitlets import Unicode
+import anywidget
+from traitlets import Bytes, Unicode
 
 from dsaccum_helpers.plots import Picture
 
+_MODULE = """
+function render({ model, el }) {
+  el.classList.add("dsaccum-picture");
+  el.textContent = model.get("placeholder");
+  let newest = 0;
+  const show = async () => {
+    const number = ++newest, png = model.get("png"), next = new Image();
+    if (!png?.byteLength) return;
+    next.alt = model.get("alt");
+    next.src = URL.createObjectURL(new Blob([png], { type: "image/png" }));
+    const old = el.querySelector("img");
+    // Decoded before it takes the place of the old one: no frame is ever empty.
+    await next.decode().catch(() => {});
+    if (number === newest) { el.replaceChildren(next); el.classList.add("drawn"); }
+    URL.revokeObjectURL(number === newest ? old?.src : next.src);
+  };
+  model.on("change:png", show);
+  show();
+  return () => model.off("change:png", show);
+}
+export default { render };
+"""
+_STYLE = """
+.dsaccum-picture { width: 100%; max-width: 810px; margin: 2px; }
+.dsaccum-picture.drawn { aspect-ratio: 9 / 5.5; }
+.dsaccum-picture img { width: 100%; display: block; }
+"""
 
-class NamedImage(widgets.Image):
-    """An ``ipywidgets.Image`` whose ``tooltip`` arrives in the browser, as the title of the ``<img>``.
 
-    ipywidgets 8.1 offers no ``alt``, and its view takes a tooltip only where the model has a description as well.
-    Assistive technology reads the title of an image that has no ``alt``.
-    """
+class PictureBox(anywidget.AnyWidget):
+    """One ``<img>`` with ``alt``, which ``ipywidgets.Image`` cannot carry; its place keeps its height."""
 
-    description = Unicode("").tag(sync=True)
-
-
-class PictureBox(widgets.Box):
-    """``live`` while a run goes on: the browser keeps the old picture until the new one is there, so nothing flickers.
-    ``still`` afterwards: an ``<img>`` with ``alt``.
-    """
-
-    def __init__(self, height: str, placeholder: str = "") -> None:
-        self.still = widgets.HTML(placeholder, layout={"width": "100%", "flex": "0 0 auto"})
-        self.live = NamedImage(
-            format="png", layout={"max_width": "100%", "display": "none", "align_self": "flex-start"}
-        )
-        self.height = height
-        super().__init__(children=(self.still, self.live), layout={"overflow": "hidden", "flex_flow": "column"})
+    _esm, _css = _MODULE, _STYLE
+    png = Bytes(b"").tag(sync=True)
+    alt = Unicode("").tag(sync=True)
+    placeholder = Unicode("").tag(sync=True)
 
     def draw(self, picture: Picture) -> None:
-        """The next picture of a run that goes on."""
-        # From the first picture on the height is fixed, so that nothing below moves when one takes the other's place.
-        self.layout.min_height = self.layout.height = self.height
-        with self.live.hold_sync():
-            self.live.value, self.live.tooltip = picture.png, picture.alt
-        self.live.layout.display, self.still.layout.display = None, "none"
-
-    def settle(self, picture: Picture) -> None:
-        """The last picture."""
-        self.layout.min_height = self.layout.height = self.height
-        self.still.value = picture.html
-        self.still.layout.display, self.live.layout.display = None, "none"
-
-    @property
-    def alt(self) -> str:
-        """The alternative text of the picture that is shown while a run goes on."""
-        return self.live.tooltip or ""
+        """The next picture."""
+        with self.hold_sync():
+            self.alt, self.png = picture.alt, picture.png

@@ -37,7 +37,7 @@ class SettingFields:
             **{name: number_field(label, None, stops) for name, (label, stops) in _NUMBERS.items()},
             **{name: choice_field(*choice, None) for name, choice in _CHOICES.items()},
         }
-        self.fields["learning_rate"].placeholder = "the task's own"
+        self.fields["learning_rate"].placeholder = "default"
         self.summary = widgets.HTML()
         grid = widgets.GridBox(
             list(self.fields.values()), layout={"grid_template_columns": "repeat(auto-fill, 420px)", "width": "100%"}
@@ -88,4 +88,5 @@ class SettingFields:
             self.summary.value = ""  # the panel says why
             return
         batch = resolve_batch(**{name: setting.ds_config()[name] for name in KEYS}, world_size=setting.processes)
-        self.summary.value = message(f"{batch}. Learning rate {setting.rate:g}. {TASKS[setting.task]}.")
+        run = f"{setting.optimizer_steps:,} optimizer steps, learning rate {setting.rate:g}"
+        self.summary.value = message(f"{batch}. {run}. Task {setting.task}: {TASKS[setting.task]}.")

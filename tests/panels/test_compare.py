@@ -65,7 +65,8 @@ def test_a_press_of_run_with_the_real_runner(runner: Runner) -> None:
     assert buttons(panel) == (True, False, True)
     assert [result.ended for result in comparison.results] == ["finished", "refused", "finished"]
     assert comparison.results == compare(*panel.codes, setting=SETTING, runner=runner).results
-    assert f'alt="{plots.alt_text(comparison)}"' in panel.picture.still.value
+    assert panel.picture.alt == plots.alt_text(comparison)
+    assert panel.picture.png.startswith(b"\x89PNG")
     assert panel.progress.value == 1.0
     assert "All runs have ended." in panel.status.value
     assert all(row.agrees in (True, None) for row in comparison.rows())
@@ -81,7 +82,7 @@ def test_the_picture_grows_with_the_points(make_panel: MakePanel) -> None:
     def count(_: Any) -> None:
         seen.append(sum(len(lines["loss"].get_xdata()) for lines in panel._curves.lines.values()))
 
-    panel.picture.live.observe(count, "value")
+    panel.picture.observe(count, "png")
     panel.run_button.click()
     comparison = finish(panel)
     assert len(seen) >= 2
@@ -93,7 +94,7 @@ def test_the_picture_grows_with_the_points(make_panel: MakePanel) -> None:
 def test_it_is_drawn_at_most_five_times_a_second(make_panel: MakePanel) -> None:
     panel = make_panel(delay=0.06)
     times: list[float] = []
-    panel.picture.live.observe(lambda _: times.append(time.monotonic()), "value")
+    panel.picture.observe(lambda _: times.append(time.monotonic()), "png")
     panel.run_button.click()
     finish(panel)
     assert len(times) >= 3
