@@ -82,7 +82,7 @@ def spoil(runner: Runner, act: Callable[[Run], object], setting: Setting = ENDLE
     took = time.monotonic() - acted
     assert acted, run.result.sentence
     assert len(run.set.pids) == setting.processes
-    if run.template.alive:
+    if run.set.template.alive:
         assert not any(psutil.pid_exists(pid) for pid in run.set.pids)
     else:  # nobody can tell the stream that they are gone: they go within a moment, and another process collects them
         limit = time.monotonic() + 1
@@ -121,6 +121,19 @@ def test_a_killed_rank_is_named(own: Runner, rank: int) -> None:
     result, took = spoil(own, lambda run: os.kill(run.set.pids[rank], signal.SIGKILL))
     assert_clear(result, f"Process {rank} of 2 was killed from outside (SIGKILL)", "memory ran out")
     assert took < 2
+
+
+@pytest.mark.usefixtures("healthy")
+def test_a_rank_that_notices_nothing_is_not_waited_for(own: Runner) -> None:
+    """One rank dies while the other is stopped, and so can neither notice nor explain it."""
+
+    def stop_and_kill(run: Run) -> None:
+        os.kill(run.set.pids[1], signal.SIGSTOP)
+        os.kill(run.set.pids[0], signal.SIGKILL)
+
+    result, took = spoil(own, stop_and_kill)
+    assert_clear(result, "Process 0 of 2 was killed from outside (SIGKILL)")
+    assert took < own.stall_seconds
 
 
 @pytest.mark.usefixtures("healthy")
@@ -245,8 +258,8 @@ def fill():
 def free():
     os.remove(disk / "full")
 
-def press(act=lambda: None):
-    run = runner.start(setting)
+def press(act=lambda: None, keep_weights=False):
+    run = runner.start(setting, keep_weights=keep_weights)
     for _, point in runner.stream([run]):
         if point is not None and point.step == 2:
             act()
@@ -269,7 +282,9 @@ fill()
 told["next press"] = press()
 free()
 told["after that"] = press()
-told["mid-run"] = press(fill)
+told["mid-run"] = press(fill, keep_weights=True)
+free()
+told["mid-run, with nothing to write"] = press(fill)
 free()
 told["at last"] = press()
 told["lost"] = len(list(runner.ready().folder.glob("run*"))) - 1
@@ -285,12 +300,15 @@ def test_a_full_disk_is_said_and_a_press_after_it_works(tmp_path: Path, watch: o
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=110)
     assert (done.returncode, done.stderr) == (0, "")
     told = json.loads(done.stdout)
-    for moment in ("after it", "after that", "at last"):
+    for moment in ("after it", "after that", "mid-run, with nothing to write", "at last"):
         assert told[moment] == ["finished", "Finished: 3 optimizer steps.", 3], moment
     for moment in ("creation", "first press", "next press", "mid-run"):
         ended, sentence, steps = told[moment]
         assert ended == "failed", moment
-        assert "full" in sentence.split("Smallest fix: ")[0], (moment, sentence)
+        assert sentence.startswith(("The disk is full", "No folder for temporary files can be written")), (
+            moment,
+            sentence,
+        )
         assert sentence.endswith("Smallest fix: free some space, or set TMPDIR."), (moment, sentence)
         assert "\n" not in sentence
         assert steps == (3 if moment == "mid-run" else 0)

@@ -113,7 +113,7 @@ def plain_training(task: Task, setting: Setting) -> tuple[list[float], numpy.nda
     order = torch.randperm(len(task.inputs), generator=torch.Generator().manual_seed(setting.seed)).repeat(2)
     losses = []
     for step in range(setting.optimizer_steps):
-        optimizer.param_groups[0]["lr"] = setting.learning_rate * (1 - step / setting.optimizer_steps)
+        optimizer.param_groups[0]["lr"] = setting.rate * (1 - step / setting.optimizer_steps)
         chosen = order[step * BATCH : (step + 1) * BATCH]
         loss = task.criterion(model(task.inputs[chosen]), task.targets[chosen])
         optimizer.zero_grad()
@@ -140,7 +140,7 @@ def bf16_tolerance(setting: Setting) -> float:
     bf16 keeps 8 significant bits, so each rounding is off by at most 2**-9 of a value. A gradient is rounded on its way
     through the layers (six matrix products) and once for each micro-batch that is added, and the terms are larger than
     their sum (a factor of two). The fp32 masters lose nothing. Under SGD the weights part by that share. Adam divides
-    each gradient by its own size, so where one is hardly larger than its rounding, even the direction is left to chance.
+    each gradient by its own size, so where one is no larger than its rounding, even the direction is left to chance.
     """
     if setting.optimizer == "Adam":
         return 1 / 8

@@ -288,6 +288,6 @@ def test_a_process_that_cannot_start_is_one_sentence(monkeypatch: pytest.MonkeyP
         broken.ready()
     assert str(caught.value) == (
         "Training needs a package that is missing (ModuleNotFoundError: No module named 'deepspeed'). "
-        "Smallest fix: pip install 'dsaccum-helpers[course]'."
+        "Smallest fix: make install."
     )
     broken.close()

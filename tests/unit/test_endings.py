@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dsaccum_helpers.setting import Setting
-from dsaccum_helpers.training import Point, RunResult
+from dsaccum_helpers.training import Point, Run, RunResult
 from dsaccum_helpers.training.endings import conclude, conclude_unstarted, explains_more, stopped_note
 from dsaccum_helpers.training.processes import ProcessSet, signal_name, wait_gone
 
@@ -39,10 +39,14 @@ def ending(
     note: str = "",
     steps: int = 2,
 ) -> RunResult:
-    points = [Point(step, 1.0, None, None, None, step, step, 0.0) for step in range(steps + 1)]
-    result = RunResult(code, SETTING, points=points, log=note)
-    conclude(result, report, exits, cancelled, hung, ProcessSet("run1", tmp_path, 2, (-1, -1, -1)))
-    return result
+    run = Run(SETTING, code, keep_weights=False)
+    run.result.points += [Point(step, 1.0, None, None, None, step, step, 0.0) for step in range(steps + 1)]
+    run.set = ProcessSet(None, "run1", tmp_path, 2, (-1, -1, -1))
+    run.report, run.exits, run.hung, run.note = report, exits, hung, note
+    if cancelled:
+        run.cancelled.set()
+    conclude(run)
+    return run.result
 
 
 @pytest.mark.parametrize(
@@ -64,8 +68,8 @@ def ending(
         (MEMORY, {1: 1, 0: -9}, "failed", "Process 1 ran out of memory. Smallest fix: a smaller micro-batch"),
         (DISK, {0: 1, 1: -9}, "failed", "The disk is full"),
         (CAUSE, {1: 1, 0: -9}, "failed", "A training process failed (ZeroDivisionError: division by zero)"),
-        (None, {0: 1, 1: 1}, "failed", "A training process failed"),
-        (None, {}, "failed", ""),
+        (None, {0: 1, 1: 1}, "failed", "A training process failed. Smallest fix: "),
+        (None, {}, "failed", "The process that training starts from is gone. Smallest fix: press Run again"),
     ],
 )
 def test_the_cause_is_named_not_the_consequence(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dsaccum_helpers.training import RunError
-from dsaccum_helpers.training.processes import PREFIX, disk_error, hold, private_folder
+from dsaccum_helpers.training.processes import LOG, PREFIX, disk_error, hold, private_folder
 
 OLD = time.time() - 3600
 
@@ -25,6 +25,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def left_behind(place: Path, name: str, changed: float = OLD) -> Path:
     folder = place / f"{PREFIX}{name}"
     (folder / "run1").mkdir(parents=True)
+    (folder / LOG).touch()
     os.utime(folder, (changed, changed))
     return folder
 
@@ -71,8 +72,12 @@ def test_nothing_else_is_touched(temporary: Path, tmp_path_factory: pytest.TempP
     (precious / "file").write_text("kept")
     os.utime(precious, (OLD, OLD))
     (temporary / f"{PREFIX}link").symlink_to(precious)
+    of_the_learner = temporary / f"{PREFIX}notes"
+    of_the_learner.mkdir()
+    os.utime(of_the_learner, (OLD, OLD))
     private_folder()
     assert other.exists()
+    assert of_the_learner.exists()
     assert (precious / "file").read_text() == "kept"
 
 

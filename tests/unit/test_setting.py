@@ -155,7 +155,7 @@ def test_every_setting_is_one_that_deepspeed_accepts(setting: Setting) -> None:
     assert config["zero_optimization"] == {"stage": setting.zero_stage}
     assert config["bf16"] == {"enabled": setting.dtype == "bf16"}
     assert config["optimizer"]["type"] == setting.optimizer
-    assert config["optimizer"]["params"]["lr"] == setting.learning_rate
+    assert config["optimizer"]["params"]["lr"] == setting.rate
 
 
 def test_the_config_says_no_clipping_in_words_because_silence_means_one() -> None:
@@ -191,11 +191,11 @@ def test_change_checks_everything_again() -> None:
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_the_learning_rate_is_the_tasks_own_until_one_is_chosen(task: str, optimizer: str) -> None:
-    own = Setting(task=task, optimizer=optimizer).learning_rate
+    own = Setting(task=task, optimizer=optimizer).rate
     assert own > 0
-    assert Setting().change(task=task, optimizer=optimizer).learning_rate == own
+    assert Setting().change(task=task, optimizer=optimizer).rate == own
     chosen = Setting(learning_rate=0.123)
-    assert chosen.change(task=task, optimizer=optimizer).learning_rate == 0.123
+    assert chosen.change(task=task, optimizer=optimizer).rate == 0.123
 
 
 def test_a_setting_cannot_be_changed_behind_its_back() -> None:
