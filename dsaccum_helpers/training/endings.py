@@ -86,7 +86,7 @@ def _sentence_of_failure(run: Run) -> str:
             f"Process {rank} of {processes} was killed from outside ({signal_name(number)}){hint}. "
             "Smallest fix: press Run again, with fewer processes if it happens again."
         )
-    if report and "No space left" in report.get("words", ""):
+    if report and (report.get("disk") or "No space left" in report.get("words", "")):
         return "The disk is full: a training process could not write. Smallest fix: free some space, or set TMPDIR."
     if report is None and not exits:
         return "The process that training starts from is gone. Smallest fix: press Run again."

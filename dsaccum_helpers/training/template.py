@@ -138,7 +138,8 @@ class Server:
                     os.close(descriptor)
             code = rank_main(Path(command["folder"]), rank, command["processes"], events, start)
         except BaseException:
-            traceback.print_exc()
+            with contextlib.suppress(OSError):
+                traceback.print_exc()
         finally:
             with contextlib.suppress(Exception):
                 sys.stderr.flush()
@@ -179,7 +180,11 @@ def rank_main(folder: Path, rank: int, processes: int, events: int, start: int) 
             ended.append(event["how"])
         os.write(events, (json.dumps(event) + "\n").encode())
 
-    device = worker.join(rank, processes, str(folder / "rendezvous"))
+    try:
+        device = worker.join(rank, processes, str(folder / "rendezvous"))
+    except Exception as error:
+        worker.report_failure(error, rank, emit)
+        return 1
     if not os.read(start, 1):  # a spare set that nobody needed
         return 0
     job = json.loads((folder / "job.json").read_text(encoding="utf-8"))

@@ -9,6 +9,8 @@ Rank 0 writes one JSON object a line: ``point``, ``alive``, ``expected``, ``ende
 from __future__ import annotations
 
 import argparse
+import contextlib
+import errno
 import json
 import os
 import sys
@@ -85,8 +87,15 @@ def train(job: dict[str, Any], rank: int, device: Any, emit: Emit, folder: Path 
         else:
             _train_engine(setting, job["mismatch"], rank, device, emit, folder)
     except Exception as error:
+        report_failure(error, rank, emit)
+
+
+def report_failure(error: Exception, rank: int, emit: Emit) -> None:
+    """Say what went wrong, first to the kernel: the log may be what cannot be written."""
+    event = {"event": "ended", "how": "failed", "rank": rank, "words": _words(error)}
+    emit(event | {"memory": _is_memory(error), "disk": _is_disk(error)})
+    with contextlib.suppress(OSError):
         traceback.print_exc()
-        emit({"event": "ended", "how": "failed", "rank": rank, "words": _words(error), "memory": _is_memory(error)})
 
 
 def _train_engine(setting: Setting, code: str, rank: int, device: Any, emit: Emit, folder: Path | None) -> None:
@@ -160,6 +169,12 @@ def _words(error: BaseException) -> str:
 def _is_memory(error: BaseException) -> bool:
     text = str(error).lower()
     return isinstance(error, MemoryError) or "out of memory" in text or "can't allocate memory" in text
+
+
+def _is_disk(error: BaseException) -> bool:
+    # numpy says how many bytes were written of those requested, and gives no error number.
+    text = str(error)
+    return isinstance(error, OSError) and (error.errno == errno.ENOSPC or "requested and" in text)
 
 
 def main() -> int:

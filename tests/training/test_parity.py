@@ -59,10 +59,13 @@ def test_every_split_ends_at_the_weights_of_the_full_batch(
     finish: Finish, oracle: Oracle, task: str, optimizer: str, zero_stage: int
 ) -> None:
     setting = Setting(task=task, optimizer=optimizer, zero_stage=zero_stage, optimizer_steps=UPDATES)
+    if optimizer == "Adam":
+        # torch's own rate. Adam divides a gradient by its size, so where one is hardly larger than its rounding, the
+        # weight moves by a share of the rate that only the order of the sum decides; a large rate would amplify it.
+        setting = setting.change(learning_rate=0.001)
     full = oracle(splits(setting, 1)[0])
     assert len(full.steps) == UPDATES
-    one, two = splits(setting, 1), splits(setting, 2)
-    for result in finish(*one, *two) if task == "digits" else finish(*one[::3], two[2]):
+    for result in finish(*splits(setting, 1), *splits(setting, 2)):
         assert distance(result, full) <= EXACT, result.setting
         assert_same_points(result, full, 1e-5)
 

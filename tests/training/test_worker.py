@@ -14,7 +14,7 @@ import numpy
 import pytest
 
 from dsaccum_helpers.setting import Setting
-from dsaccum_helpers.training import Point, RunResult
+from dsaccum_helpers.training import Point, RunResult, worker
 
 Finish = Callable[..., list[RunResult]]
 
@@ -79,12 +79,13 @@ def test_without_a_launcher_it_is_one_process_and_writes_to_standard_output(fini
     assert points_of(done.stdout) == usual.points
 
 
-def test_an_unknown_mismatch_is_told_by_words_and_exit_status() -> None:
-    command = [sys.executable, "-m", "dsaccum_helpers.training.worker", "--mismatch", "nonsense"]
-    ports = {**environment(), "MASTER_PORT": str(free_port())}
-    done = subprocess.run(command, env=ports, capture_output=True, text=True, timeout=110)
-    assert done.returncode == 1
-    assert "'nonsense' is not a mismatch of the catalogue" in done.stdout
+def test_what_goes_wrong_is_told_and_never_raised(capfd: pytest.CaptureFixture[str]) -> None:
+    told: list[dict] = []
+    worker.train({"setting": Setting().to_dict(), "mismatch": "nonsense"}, 0, None, told.append, None)
+    (event,) = told
+    assert (event["event"], event["how"], event["rank"], event["memory"]) == ("ended", "failed", 0, False)
+    assert event["words"].startswith("UnknownMismatchError: 'nonsense' is not a mismatch of the catalogue.")
+    assert "Traceback" in capfd.readouterr().err, "for the log of the run"
 
 
 @pytest.mark.parametrize("processes", [1, 2])

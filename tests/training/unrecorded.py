@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import warnings
 from pathlib import Path
@@ -41,3 +42,4 @@ def main(rank: int, processes: int, folder: Path, settings: list[dict]) -> None:
 if __name__ == "__main__":
     warnings.simplefilter("ignore", FutureWarning)
     main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), json.loads(sys.argv[4]))
+    os._exit(0)  # no exit hook of torch may run while gloo's threads do
