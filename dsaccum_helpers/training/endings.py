@@ -68,7 +68,7 @@ def _words_of_refusal(result: RunResult, report: dict[str, Any]) -> None:
 
 def _sentence_of_failure(run: Run) -> str:
     report, exits = run.report, run.exits
-    processes = run.result.setting.processes
+    processes = run.set.processes if run.set else 0
     if run.hung:
         who = f" ({run.note})" if run.note else ""
         return f"The run gave no sign of life and was ended{who}. Smallest fix: press Run again."

@@ -174,8 +174,12 @@ class Runner:
             self.prepare(processes)
 
     def _abandon(self, going: list[Run], selector: selectors.BaseSelector) -> None:
-        for run in going:
+        for run in list(going):
             run.cancel()
+            if run not in self._runs:  # interrupted while it was being given its processes
+                going.remove(run)
+                if run.set is not None:
+                    self._discard(run.set)
         limit = time.monotonic() + 5.0
         while going and time.monotonic() < limit:
             for _ in self._turn(selector, going):

@@ -168,13 +168,18 @@ def _words(error: BaseException) -> str:
 
 def _is_memory(error: BaseException) -> bool:
     text = str(error).lower()
-    return isinstance(error, MemoryError) or "out of memory" in text or "can't allocate memory" in text
+    return (
+        isinstance(error, MemoryError)
+        or "out of memory" in text
+        or "can't allocate memory" in text
+        or "bad_alloc" in text
+    )
 
 
 def _is_disk(error: BaseException) -> bool:
     # numpy says how many bytes were written of those requested, and gives no error number.
     text = str(error)
-    return isinstance(error, OSError) and (error.errno == errno.ENOSPC or "requested and" in text)
+    return isinstance(error, OSError) and (error.errno in (errno.ENOSPC, errno.EDQUOT) or "requested and" in text)
 
 
 def main() -> int:
@@ -200,6 +205,9 @@ def main() -> int:
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     os.environ.setdefault("MASTER_PORT", "29500")
     train({"setting": setting.to_dict(), "mismatch": options.mismatch}, rank, join(rank, processes, None), emit, None)
+    from torch import distributed
+
+    distributed.destroy_process_group()  # torch's threads must have ended before the interpreter does
     return int("failed" in ended)
 
 

@@ -212,3 +212,7 @@ def test_the_error_is_the_learners() -> None:
 def test_every_task_says_what_it_is() -> None:
     for name, words in TASKS.items():
         assert re.search(r"\d", words), f"{name}: how large?"
+
+
+def test_adam_is_not_given_the_rate_of_sgd() -> None:
+    assert Setting(optimizer="Adam").rate < Setting(optimizer="SGD").rate / 10
