@@ -38,9 +38,11 @@ def export(comparison: Comparison, folder: str | Path | None = None, machine: di
     export is written anew; files of another origin are never replaced. ``machine`` is kept in ``comparison.json``.
     Raises ``ExportError``.
     """
-    target = Path(folder or "dsaccum-export")
+    if folder is not None and (not isinstance(folder, str | Path) or "\0" in str(folder)):
+        raise ExportError(f"{folder!r} is no name for a folder. Smallest fix: a text such as 'my-export'.")
+    target = Path(folder or "dsaccum-export").expanduser()
     try:
-        target = Path(folder) if folder is not None else _new_folder()
+        target = target if folder else _new_folder()
         _refuse_foreign(target)
         target.parent.mkdir(parents=True, exist_ok=True)
         draft = target.parent / f".{target.name}.{os.getpid()}"

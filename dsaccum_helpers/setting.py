@@ -166,6 +166,12 @@ def _shown(value: object) -> str:
     return text if len(text) <= 60 else text[:60] + "…"
 
 
+def check_setting(setting: object) -> None:
+    """Raise ``SettingError`` for anything but a ``Setting``."""
+    if not isinstance(setting, Setting):
+        raise SettingError(f"The setting is {_shown(setting)}. Smallest fix: setting=Setting(task='digits').")
+
+
 def _check_choice(name: str, value: object, allowed: tuple[object, ...]) -> None:
     # `True in (0, 1)` holds, and so does `1.0 in (0, 1)`: the type is part of the answer.
     if not any(value == one and type(value) is type(one) for one in allowed):

@@ -45,6 +45,9 @@ def find(code: str | None) -> Mismatch:
         return MATCHED
     if isinstance(code, str) and code in CATALOGUE:
         return CATALOGUE[code]
-    near = get_close_matches(str(code), CATALOGUE, n=1, cutoff=0.5)
+    if isinstance(code, str) and code.lower() == "oracle":
+        raise UnknownMismatchError("The oracle is no mismatch. Smallest fix: compare(..., oracle=True).")
+    near = get_close_matches(str(code).lower(), CATALOGUE, n=1, cutoff=0.5)
     advice = f"use {near[0]}" if near else f"use one of {', '.join(CATALOGUE)}"
-    raise UnknownMismatchError(f"{code!r} is not a mismatch of the catalogue. Smallest fix: {advice}.")
+    shown = repr(code) if len(repr(code)) < 60 else repr(code)[:60] + "…"
+    raise UnknownMismatchError(f"{shown} is not a mismatch of the catalogue. Smallest fix: {advice}.")

@@ -129,7 +129,7 @@ class ComparePanel:
         wanted = _as_list(mismatches)
         for code, box in self.boxes.items():
             box.value = code in wanted
-        self._unknown = [code for code in wanted if code not in self.boxes]
+        self._unknown = [code for code in wanted if code not in list(self.boxes)]
         self._review()
 
     def _ticked(self, _: Any) -> None:
@@ -232,8 +232,10 @@ class ComparePanel:
         return mimebundle(self.widget, self.text, **keywords)
 
 
-def _as_list(codes: Sequence[str]) -> list[str]:
-    return [codes] if isinstance(codes, str) else list(codes)
+def _as_list(codes: Sequence[str] | None) -> list[str]:
+    if codes is None:
+        return []
+    return list(codes) if isinstance(codes, list | tuple | set | dict) else [codes]  # type: ignore[list-item]
 
 
 def _box(text: str) -> widgets.Checkbox:

@@ -9,7 +9,7 @@ import ipywidgets as widgets
 from dsaccum_helpers.batch import KEYS, resolve_batch
 from dsaccum_helpers.errors import DsaccumError
 from dsaccum_helpers.panels.fields import choice_field, message, number_field, read, typed
-from dsaccum_helpers.setting import DTYPES, OPTIMIZERS, SCHEDULES, TASKS, ZERO_STAGES, Setting
+from dsaccum_helpers.setting import DTYPES, OPTIMIZERS, SCHEDULES, TASKS, ZERO_STAGES, Setting, check_setting
 
 _CHOICES: dict[str, tuple[str, tuple[Any, ...]]] = {
     "task": ("Task", tuple(TASKS)),
@@ -32,6 +32,7 @@ class SettingFields:
     """One labelled control for each part of a setting, and a line that says what the parts multiply to."""
 
     def __init__(self, setting: Setting) -> None:
+        check_setting(setting)
         self.seed = setting.seed
         self.fields: dict[str, widgets.ValueWidget] = {
             **{name: number_field(label, None, stops) for name, (label, stops) in _NUMBERS.items()},

@@ -10,7 +10,7 @@ from html import escape
 from typing import Any
 
 from dsaccum_helpers.mismatches import MATCHED, find
-from dsaccum_helpers.setting import Setting, SettingError
+from dsaccum_helpers.setting import Setting, SettingError, check_setting
 from dsaccum_helpers.training.events import ORACLE, Point, RunResult
 from dsaccum_helpers.training.run import AnyRun
 from dsaccum_helpers.training.runner import Runner
@@ -148,7 +148,8 @@ def _mean(values: Sequence[float]) -> float | None:
 
 def check(setting: Setting, codes: Sequence[str]) -> list[str]:
     """The codes of a press, each once. Raises ``SettingError`` or ``UnknownMismatchError`` for what cannot be run."""
-    chosen = [code for code in dict.fromkeys(codes) if code != MATCHED.code]
+    check_setting(setting)
+    chosen = [code for code in dict.fromkeys(find(code).code for code in codes) if code != MATCHED.code]
     for code in chosen:
         reason = find(code).needs(setting)
         if reason:

@@ -45,14 +45,18 @@ def conclude(run: Run) -> None:
     count = len(result.steps)
     if how in ("finished", "refused") and not hung:
         result.ended = how  # type: ignore[assignment]
-        result.sentence = f"Finished: {count} optimizer steps."
+        result.sentence = f"Finished: {_steps(count)}."
         if how == "refused":
             _words_of_refusal(result, report or {})
     elif run.cancelled.is_set():
-        result.ended, result.sentence = "cancelled", f"Stopped after {count} optimizer steps."
+        result.ended, result.sentence = "cancelled", f"Stopped after {_steps(count)}."
     else:
         result.ended = "failed"
         result.sentence = _sentence_of_failure(run)
+
+
+def _steps(count: int) -> str:
+    return f"{count} optimizer step" + "s" * (count != 1)
 
 
 def _words_of_refusal(result: RunResult, report: dict[str, Any]) -> None:

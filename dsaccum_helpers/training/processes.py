@@ -107,6 +107,7 @@ class Template:
                 stdout=log,
                 stderr=log,
                 env=_environment(self.folder),
+                cwd=self.folder,  # the kernel's own may have been deleted, and torch does not load in such a folder
                 start_new_session=True,  # interrupting the cell must not interrupt the template
             )
 
@@ -130,7 +131,7 @@ class Template:
     @property
     def alive(self) -> bool:
         """Is the template there to fork from?"""
-        return self.process.poll() is None
+        return self.process.poll() is None and self.folder.is_dir()
 
     def fork(self, processes: int) -> ProcessSet:
         """Ask for a set of processes. Returns at once, while they are still being made. Raises ``RunError``."""
@@ -273,8 +274,10 @@ def _environment(folder: Path) -> dict[str, str]:
     # An import of torch makes these folders, although nothing is ever compiled.
     environment.update(TORCHINDUCTOR_CACHE_DIR=str(folder / "inductor"), TRITON_CACHE_DIR=str(folder / "triton"))
     # The template imports this very package, also where it was found through a path of the kernel.
-    paths = [str(Path(__file__).parents[2]), environment.get("PYTHONPATH", "")]
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    paths = [str(Path(__file__).parents[2]), *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
+    with contextlib.suppress(OSError):  # relative ones are meant from the kernel's folder
+        paths = [str(Path(path).absolute()) for path in paths]
+    environment["PYTHONPATH"] = os.pathsep.join(paths)
     # The kernel may itself be part of a job; its ranks are not ours.
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         environment.pop(name, None)

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dsaccum_helpers.mismatches import find
-from dsaccum_helpers.setting import MAXIMUM, Setting, SettingError
+from dsaccum_helpers.setting import MAXIMUM, Setting, SettingError, check_setting
 from dsaccum_helpers.training import endings
 from dsaccum_helpers.training.events import ORACLE, Point, RunError
 from dsaccum_helpers.training.processes import ProcessSet, Template
@@ -49,10 +49,13 @@ class Runner:
 
     def ready(self) -> Template:
         """The template, started anew where it has died. Takes a few seconds the first time. Raises ``RunError``."""
+        if os.getpid() != self._owner:  # a process that the kernel forked: what it inherits belongs to the kernel
+            self.lock, self._template, self._spare, self._runs = threading.RLock(), None, None, set()
+            self._owner = os.getpid()
         with self.lock:
             if self._template is None or not self._template.alive:
                 self._drop()
-                self._template, self._owner = Template(), os.getpid()
+                self._template = Template()
                 atexit.register(self.close)  # without it a kernel's end takes seconds
             return self._template
 
@@ -62,20 +65,26 @@ class Runner:
         return machine["gpus"] if machine["accelerator"] == "cuda" else MAXIMUM["processes"]
 
     def warning(self, setting: Setting) -> str:
-        """A plain word about a setting that will be slow here; empty where there is nothing to say."""
-        machine = self.machine
+        """A plain word about a setting that will be slow or odd here; empty where there is nothing to say."""
+        machine, words = self.machine, []
         if machine["accelerator"] == "cpu" and setting.processes > machine["cores"]:
-            return (
+            words.append(
                 f"{setting.processes} processes share {machine['cores']} processor cores: "
                 "the numbers stay right, the run is slower."
             )
-        return ""
+        if (setting.dtype, setting.optimizer, setting.zero_stage) == ("bf16", "Adam", 0):
+            words.append(
+                "With bf16 and Adam at ZeRO-0, DeepSpeed 0.19 begins with Adam one step ahead: "
+                "the right run differs from the oracle too. ZeRO-1 does not."
+            )
+        return " ".join(words)
 
     def start(self, setting: Setting, mismatch: str | None = None, *, keep_weights: bool = False) -> Run:
         """A run: the right one, a mismatch of the catalogue, or ``"oracle"``. Checked here, begun by ``stream``.
 
         Raises ``SettingError``, ``UnknownMismatchError`` or ``RunError``; then nothing has been started.
         """
+        check_setting(setting)
         entry = None if mismatch == ORACLE else find(mismatch)
         reason = entry.needs(setting) if entry else None
         if reason:
@@ -93,6 +102,8 @@ class Runner:
         ``None`` in place of a point says that the run has ended. Leaving the loop early, or interrupting it, cancels
         what is still going on and waits until it is gone.
         """
+        if len(set(map(id, runs))) < len(runs) or any(run.set or run.result.ended for run in runs):
+            raise RunError("A run can be streamed once. Smallest fix: make a new one with runner.start.")
         machine = self.machine
         # Every run takes the GPUs from the first on, so there they run one after the other.
         cores = 1 if machine["accelerator"] == "cuda" else machine["cores"]

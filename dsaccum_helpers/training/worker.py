@@ -191,8 +191,13 @@ def main() -> int:
     parser.add_argument("--local_rank", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     rank, processes = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    setting = Setting(**{**json.loads(options.setting), "processes": processes})
-    stream = options.output.open("a") if options.output and rank == 0 else sys.stdout
+    try:
+        setting = Setting().change(**{**json.loads(options.setting), "processes": processes})
+        if options.mismatch != ORACLE:
+            find(options.mismatch)
+        stream = options.output.open("a") if options.output and rank == 0 else sys.stdout
+    except (ValueError, TypeError, OSError) as error:
+        parser.error(str(error))
     ended: list[str] = []
 
     def emit(event: dict[str, Any]) -> None:
