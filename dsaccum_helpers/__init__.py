@@ -5,13 +5,14 @@ Importing this imports neither torch nor deepspeed; ``compare`` starts them in p
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from dsaccum_helpers.batch import Batch, BatchError, resolve_batch
 from dsaccum_helpers.errors import DsaccumError
-from dsaccum_helpers.setting import Setting, SettingError
 
+TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
 if TYPE_CHECKING:
+    from typing import Any
+
+    from dsaccum_helpers.setting import Setting, SettingError
     from dsaccum_helpers.training import Comparison, Runner, compare
 
 __version__ = "0.1.0"
@@ -29,7 +30,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded when first asked for: the arithmetic must start in milliseconds.
+    # Loaded when first asked for: the arithmetic and the diagnosis must start in milliseconds.
+    if name in ("Setting", "SettingError"):
+        from dsaccum_helpers import setting
+
+        return getattr(setting, name)
     if name in ("Comparison", "Runner", "compare"):
         from dsaccum_helpers import training
 

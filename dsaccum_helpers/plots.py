@@ -18,7 +18,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from dsaccum_helpers.batch import Batch
-from dsaccum_helpers.mismatches import CATALOGUE, MATCHED
+from dsaccum_helpers.mismatches import MATCHED, RUNNABLE
 from dsaccum_helpers.training.comparison import Comparison, number
 from dsaccum_helpers.training.events import ORACLE, RunResult
 
@@ -60,7 +60,7 @@ def style(code: str) -> Style:
         return Style(BLACK, "-", "", 2.8)
     if code == ORACLE:
         return Style(GREY, ":", "o", 1.4)
-    place = list(CATALOGUE).index(code)
+    place = list(RUNNABLE).index(code)
     return Style(COLOURS[place % len(COLOURS)], DASHES[place % len(DASHES)], MARKERS[place % len(MARKERS)])
 
 

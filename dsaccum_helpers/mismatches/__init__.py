@@ -1,53 +1,142 @@
-"""The catalogue of mismatches: one file each, listed here in the order in which the course shows them."""
+"""The catalogue of mismatches: one file each, listed here in the order of the contract's table.
+
+A file is loaded when it is first asked for: ``dsaccum check`` on a config has milliseconds and needs a few of them.
+"""
 
 from __future__ import annotations
 
-from difflib import get_close_matches
+from importlib import import_module
 
 from dsaccum_helpers.errors import DsaccumError
-from dsaccum_helpers.mismatches.batch_product_mismatch import BatchProductMismatch
-from dsaccum_helpers.mismatches.clipping_hides_scale import ClippingHidesScale
-from dsaccum_helpers.mismatches.entry import Mismatch, Prediction
-from dsaccum_helpers.mismatches.guarded_engine_step import GuardedEngineStep
-from dsaccum_helpers.mismatches.leftover_micro_batches import LeftoverMicroBatches
-from dsaccum_helpers.mismatches.loader_batch_differs import LoaderBatchDiffers
-from dsaccum_helpers.mismatches.loss_divided_twice import LossDividedTwice
-from dsaccum_helpers.mismatches.manual_accumulation import ManualAccumulation
-from dsaccum_helpers.mismatches.scheduler_unit import SchedulerUnit
-from dsaccum_helpers.mismatches.written_for_other_world_size import WrittenForOtherWorldSize
+from dsaccum_helpers.mismatches.entry import Mismatch
 
-__all__ = ["CATALOGUE", "MATCHED", "Mismatch", "Prediction", "UnknownMismatchError", "find"]
+TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
+if TYPE_CHECKING:
+    from dsaccum_helpers.mismatches.prediction import Prediction
+
+    CATALOGUE: dict[str, Mismatch]
+    RUNNABLE: dict[str, Mismatch]
+
+__all__ = [
+    "CATALOGUE",
+    "GROUPS",
+    "MATCHED",
+    "RUNNABLE",
+    "Mismatch",
+    "Prediction",
+    "UnknownMismatchError",
+    "entry",
+    "find",
+]
 
 MATCHED = Mismatch()
-CATALOGUE: dict[str, Mismatch] = {
-    entry.code: entry
-    for entry in (
-        BatchProductMismatch(),
-        WrittenForOtherWorldSize(),
-        LoaderBatchDiffers(),
-        LeftoverMicroBatches(),
-        LossDividedTwice(),
-        GuardedEngineStep(),
-        ManualAccumulation(),
-        SchedulerUnit(),
-        ClippingHidesScale(),
-    )
+#: Group to codes, and each code to the evidence of which one kind must be there for ``check`` to find anything:
+#: ``config``, ``processes``, ``facts`` (all other named facts), ``log``, ``script``, ``versions``.
+GROUPS: dict[str, dict[str, str]] = {
+    "Numbers and world": {
+        "batch-product-mismatch": "config log",
+        "batch-not-divisible": "config log",
+        "batch-below-world-size": "config log facts",
+        "world-size-seen-as-one": "log",
+        "written-for-other-world-size": "config log",
+        "world-size-disagreement": "processes facts log",
+        "model-parallel-world": "config log",
+        "elasticity": "config log",
+    },
+    "Config content": {
+        "auto-without-trainer": "config log",
+        "batch-value-type": "config log facts",
+        "unknown-config-key": "config facts",
+        "config-unreadable": "config log",
+        "accumulation-key-missing": "config log facts",
+    },
+    "Framework layers": {
+        "trainer-disagrees": "log facts",
+        "accumulation-owner-conflict": "facts log",
+        "lightning-owns-accumulation": "config log",
+        "auto-without-loader-batch": "facts log",
+        "two-boundary-counters": "facts",
+        "generation-batch": "facts log",
+    },
+    "Training loop": {
+        "loader-batch-differs": "facts",
+        "leftover-micro-batches": "facts",
+        "loss-divided-twice": "script",
+        "guarded-engine-step": "script",
+        "manual-accumulation": "script",
+        "optimizer-step-bypasses-engine": "script",
+        "backward-bypasses-engine": "script",
+        "zero-grad-inside-window": "script",
+        "micro-batch-skipped": "script",
+        "scheduler-unit": "script facts",
+        "unweighted-token-mean": "facts",
+        "several-backwards-per-step": "script",
+        "sticky-boundary-override": "script",
+        "caller-owned-boundary": "config script",
+        "no-sync-with-partitioned-gradients": "log script versions",
+        "clipping-inside-window": "script",
+        "clipping-hides-scale": "script",
+        "accumulation-dtype": "config facts",
+        "batch-norm-per-micro-batch": "facts",
+        "auxiliary-loss-unscaled": "script",
+        "logged-loss-scaled": "script log",
+        "step-unit-confusion": "config facts script",
+        "resume-changed-batch": "facts",
+        "pipeline-train-batch": "script",
+        "known-bad-version": "versions",
+    },
 }
+#: Entries that a run can show, in the order in which the course shows them.
+_RUNNABLE = (
+    "batch-product-mismatch",
+    "written-for-other-world-size",
+    "loader-batch-differs",
+    "leftover-micro-batches",
+    "loss-divided-twice",
+    "guarded-engine-step",
+    "manual-accumulation",
+    "scheduler-unit",
+    "clipping-hides-scale",
+)
+_loaded: dict[str, Mismatch] = {}
 
 
 class UnknownMismatchError(DsaccumError):
     """A code that is not in the catalogue."""
 
 
+def load(code: str) -> Mismatch:
+    """The entry of a code that is known to be in the catalogue, loaded when first asked for."""
+    if code not in _loaded:
+        module = import_module(f"{__name__}.{code.replace('-', '_')}")
+        _loaded[code] = getattr(module, code.title().replace("-", ""))()
+    return _loaded[code]
+
+
 def find(code: str | None) -> Mismatch:
     """The entry with this code; ``None`` and ``"matched"`` give the right run. Raises ``UnknownMismatchError``."""
     if code is None or code == MATCHED.code:
         return MATCHED
-    if isinstance(code, str) and code in CATALOGUE:
-        return CATALOGUE[code]
+    codes = [code for group in GROUPS.values() for code in group]
+    if isinstance(code, str) and code in codes:
+        return load(code)
     if isinstance(code, str) and code.lower() == "oracle":
         raise UnknownMismatchError("The oracle is no mismatch. Smallest fix: compare(..., oracle=True).")
-    near = get_close_matches(str(code).lower(), CATALOGUE, n=1, cutoff=0.5)
-    advice = f"use {near[0]}" if near else f"use one of {', '.join(CATALOGUE)}"
+    from difflib import get_close_matches
+
+    near = get_close_matches(str(code).lower(), codes, n=1, cutoff=0.5)
+    advice = f"use {near[0]}" if near else f"use one of {', '.join(codes)}"
     shown = repr(code) if len(repr(code)) < 60 else repr(code)[:60] + "…"
     raise UnknownMismatchError(f"{shown} is not a mismatch of the catalogue. Smallest fix: {advice}.")
+
+
+def __getattr__(name: str) -> object:
+    if name == "CATALOGUE":
+        return {code: load(code) for group in GROUPS.values() for code in group}
+    if name == "RUNNABLE":
+        return {code: load(code) for code in _RUNNABLE}
+    if name == "Prediction":
+        from dsaccum_helpers.mismatches.prediction import Prediction
+
+        return Prediction
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from dsaccum_helpers.mismatches.entry import Mismatch
-from dsaccum_helpers.setting import Setting
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from dsaccum_helpers.setting import Setting
 
 
 class BatchProductMismatch(Mismatch):

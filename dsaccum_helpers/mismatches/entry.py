@@ -1,37 +1,23 @@
 """What every entry of the catalogue can do; each entry is one file beside this one.
 
-An entry explains itself in words, says how its run differs from the right one (``config``, ``loop``,
-``loader_batch_size``, ``epochs``), and predicts what that does to training *before* anything runs (``predict``).
+An entry explains itself in words and looks for itself in a Job (``check``). Where a run can show it, it says how its
+run differs from the right one (``config``, ``loop``, ``loader_batch_size``, ``epochs``), and predicts what that does
+to training *before* anything runs (``predict``).
 Nothing here imports torch: the loops are given a ``run`` with an engine, and call it.
 """
 
 from __future__ import annotations
 
-import inspect
-import textwrap
-from dataclasses import dataclass
-from typing import Any
+from dsaccum_helpers.findings import Finding, Fix
 
-from dsaccum_helpers.setting import Setting
+TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
 
-
-@dataclass(frozen=True)
-class Prediction:
-    """What a run will do, worked out from the setting alone.
-
-    ``weights``: the factor with which each micro-batch of one process enters the first update (1 / accumulation steps
-    each, in a right run; the mean over processes comes on top). ``micro_batch_size``: samples in each of them.
-    ``optimizer_steps``: updates that will happen. ``samples``: samples read by all processes up to the last update.
-    ``learning_rates``: one for each update. ``gradient_clipping``: the norm at which the engine clips, 0.0 for none.
-    """
-
-    weights: tuple[float, ...]
-    micro_batch_size: int
-    optimizer_steps: int
-    samples: int
-    learning_rates: tuple[float, ...]
-    gradient_clipping: float
-    refused: bool = False
+    from dsaccum_helpers.job import Job, Source
+    from dsaccum_helpers.mismatches.prediction import Prediction
+    from dsaccum_helpers.setting import Setting
 
 
 class Mismatch:
@@ -44,10 +30,36 @@ class Mismatch:
     consequence = "Every update is the mean over exactly train_batch_size samples."
     remedy = "Nothing to mend."
     learn = "notebooks/02_matched_or_mismatched.ipynb"
+    severity = "error"
+    #: Codes that need not be said beside this one: they name the same fault less well.
+    silences: tuple[str, ...] = ()
+    #: Codes that stand under this one where both are found: consequences of the same cause.
+    explains: tuple[str, ...] = ()
+    #: Codes of which one must be found too: this entry never stands alone. Empty: it may.
+    beside: tuple[str, ...] = ()
+    #: Findings of one severity stand in this order, lower first, and then in that of the catalogue.
+    rank = 5
     #: The script steps the scheduler itself instead of handing it to ``deepspeed.initialize``.
     script_owns_scheduler = False
     #: ``deepspeed.initialize`` raises: there is no curve, only the engine's words and ours.
     refused = False
+
+    def check(self, job: Job) -> Iterable[Finding]:
+        """What of this mismatch the job shows; nothing where it is absent, or cannot be known."""
+        return ()
+
+    def found(
+        self,
+        message: str,
+        where: Iterable[Source] = (),
+        fixes: Iterable[Fix] = (),
+        *,
+        severity: str | None = None,
+        consequence: str | None = None,
+    ) -> Finding:
+        """A Finding of this entry; severity and consequence are the entry's own unless given."""
+        consequence = self.consequence if consequence is None else consequence
+        return Finding(self.code, severity or self.severity, self.title, message, where, consequence, fixes, self.learn)
 
     def needs(self, setting: Setting) -> str | None:
         """Why this setting cannot show the mismatch, with the smallest remedy; ``None`` where it can."""
@@ -74,6 +86,9 @@ class Mismatch:
 
     def loop_source(self) -> str:
         """The wrong loop as a learner reads it, or an empty text where the loop is the right one."""
+        import inspect
+        import textwrap
+
         if self.loop is None:
             return ""
         lines = textwrap.dedent(inspect.getsource(self.loop)).splitlines()
@@ -89,6 +104,8 @@ class Mismatch:
         gradient_clipping: float | None = None,
     ) -> Prediction:
         """The right run's prediction with what the entry changes."""
+        from dsaccum_helpers.mismatches.prediction import Prediction
+
         count = setting.gradient_accumulation_steps
         weights = (1 / count,) * count if weights is None else weights
         steps = setting.optimizer_steps if optimizer_steps is None else optimizer_steps

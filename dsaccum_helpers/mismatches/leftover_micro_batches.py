@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from dsaccum_helpers.mismatches.entry import Mismatch, Prediction, needs_accumulation
-from dsaccum_helpers.setting import Setting
+from dsaccum_helpers.mismatches.entry import Mismatch, needs_accumulation
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dsaccum_helpers.mismatches.prediction import Prediction
+    from dsaccum_helpers.setting import Setting
 
 
 class LeftoverMicroBatches(Mismatch):

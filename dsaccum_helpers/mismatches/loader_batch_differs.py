@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dsaccum_helpers.mismatches.entry import Mismatch
-from dsaccum_helpers.setting import Setting
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dsaccum_helpers.setting import Setting
 
 
 class LoaderBatchDiffers(Mismatch):

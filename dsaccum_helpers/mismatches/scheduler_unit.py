@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dsaccum_helpers.mismatches.entry import Mismatch, needs_accumulation
 
-from dsaccum_helpers.mismatches.entry import Mismatch, Prediction, needs_accumulation
-from dsaccum_helpers.setting import Setting
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from dsaccum_helpers.mismatches.prediction import Prediction
+    from dsaccum_helpers.setting import Setting
 
 
 class SchedulerUnit(Mismatch):

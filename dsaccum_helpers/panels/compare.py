@@ -11,7 +11,7 @@ import ipywidgets as widgets
 
 from dsaccum_helpers.errors import DsaccumError
 from dsaccum_helpers.exports import export
-from dsaccum_helpers.mismatches import CATALOGUE
+from dsaccum_helpers.mismatches import RUNNABLE
 from dsaccum_helpers.panels import results
 from dsaccum_helpers.panels.fields import message, mimebundle
 from dsaccum_helpers.panels.key_guard import guarded
@@ -49,7 +49,7 @@ class ComparePanel:
         self.press: Press | None = None
         self.comparison: Comparison | None = None
         self.settings = SettingFields(Setting() if setting is None else setting)
-        self.boxes = {code: _box(f"{code}: {entry.title}") for code, entry in CATALOGUE.items()}
+        self.boxes = {code: _box(f"{code}: {entry.title}") for code, entry in RUNNABLE.items()}
         self.oracle_box = _box("oracle: the same batch in plain PyTorch, without accumulation")
         self.run_button = widgets.Button(description="Run", button_style="primary")
         self.stop_button = widgets.Button(description="Stop", disabled=True)

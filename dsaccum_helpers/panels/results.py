@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 
 from dsaccum_helpers.exports import FILES, config_json
-from dsaccum_helpers.mismatches import CATALOGUE
+from dsaccum_helpers.mismatches import RUNNABLE
 from dsaccum_helpers.panels.fields import table
 from dsaccum_helpers.training.comparison import Comparison, agreement, number
 
@@ -48,7 +48,7 @@ def stories(comparison: Comparison) -> str:
     """For each mismatch that was run: how it shows, why it happens, what it does, how it is mended, and the loop."""
     parts = []
     for result in comparison.results:
-        entry = CATALOGUE.get(result.code)
+        entry = RUNNABLE.get(result.code)
         if entry is not None:
             words = (("How it shows", entry.symptom), ("Why", entry.cause), ("What it does", entry.consequence))
             lines = "".join(

@@ -17,7 +17,7 @@ from ipywidgets import Widget
 from traitlets.config import Config
 
 from dsaccum_helpers import Comparison, Setting, compare, plots
-from dsaccum_helpers.mismatches import CATALOGUE
+from dsaccum_helpers.mismatches import RUNNABLE
 from dsaccum_helpers.panels import ComparePanel
 from dsaccum_helpers.panels import compare as compare_module
 from dsaccum_helpers.training import RecordedRunner, Runner
@@ -216,7 +216,7 @@ def test_bad_input_by_a_plain_call(
     ("codes", "words"),
     [
         (("loss-divided-thrice",), "is not a mismatch of the catalogue. Smallest fix: use loss-divided-twice."),
-        (tuple(CATALOGUE)[:6], "6 mismatches in one press. Smallest fix: choose at most 5."),
+        (tuple(RUNNABLE)[:6], "6 mismatches in one press. Smallest fix: choose at most 5."),
     ],
 )
 def test_bad_choice_of_mismatches(

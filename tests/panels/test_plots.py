@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from dsaccum_helpers import Comparison, Setting, plots, resolve_batch
-from dsaccum_helpers.mismatches import CATALOGUE
+from dsaccum_helpers.mismatches import RUNNABLE
 from dsaccum_helpers.training import ORACLE, RunResult
 from dsaccum_helpers.training.comparison import number
 
@@ -60,7 +60,7 @@ def test_update_moves_the_same_lines(measured: Comparison) -> None:
 
 
 def test_any_two_runs_differ_in_line_style_or_marker_and_not_in_colour_alone() -> None:
-    styles = [plots.style(code) for code in ("matched", ORACLE, *CATALOGUE)]
+    styles = [plots.style(code) for code in ("matched", ORACLE, *RUNNABLE)]
     assert {style.colour for style in styles} <= OKABE_ITO
     for one, other in itertools.combinations(styles, 2):
         differences = one.colour != other.colour, one.dashes != other.dashes, one.marker != other.marker

@@ -16,8 +16,8 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 LONGEST_MODULE = 300
 LONGEST_FUNCTION = 40
 LIGHT = {
-    *("batch", "commands", "deepspeed_rules", "doctor", "errors", "findings", "job"),
-    *("mismatches", "nearest", "readers", "setting"),
+    *("batch", "commands", "deepspeed_rules", "doctor", "effective", "errors", "findings", "job"),
+    *("mend", "mismatches", "nearest", "readers", "setting", "trace"),
 }
 HEAVY = ("accelerate", "deepspeed", "ipywidgets", "lightning", "matplotlib", "numpy", "torch", "transformers")
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from dsaccum_helpers.mismatches import CATALOGUE
+from dsaccum_helpers.mismatches import RUNNABLE
 from dsaccum_helpers.setting import Setting
 from dsaccum_helpers.training import Comparison, Point, RunError, Runner, RunResult, compare
 from dsaccum_helpers.training.tasks import load_task
@@ -35,15 +35,15 @@ CASES = {
 
 def train(setting: Setting, finish: Finish) -> Comparison:
     """The right run and all of the catalogue."""
-    return Comparison(setting, finish(setting, *((setting, code) for code in CATALOGUE), keep_weights=False))
+    return Comparison(setting, finish(setting, *((setting, code) for code in RUNNABLE), keep_weights=False))
 
 
 def assert_rows_agree(comparison: Comparison, but: tuple[str, ...] = ()) -> None:
     """Nothing may be missing but what a refused run cannot have."""
     rows = comparison.rows()
-    assert {(row.code, row.quantity) for row in rows} == {(code, name) for code in CATALOGUE for name in QUANTITIES}
+    assert {(row.code, row.quantity) for row in rows} == {(code, name) for code in RUNNABLE for name in QUANTITIES}
     for row in rows:
-        if CATALOGUE[row.code].refused and row.quantity not in ("optimizer steps", "samples used"):
+        if RUNNABLE[row.code].refused and row.quantity not in ("optimizer steps", "samples used"):
             assert (row.predicted, row.measured) == (None, None), row
         else:
             assert row.predicted is not None, row

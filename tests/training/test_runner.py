@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dsaccum_helpers.mismatches import CATALOGUE, UnknownMismatchError
+from dsaccum_helpers.mismatches import RUNNABLE, UnknownMismatchError
 from dsaccum_helpers.setting import Setting, SettingError
 from dsaccum_helpers.training import Run, Runner, RunResult, compare
 
@@ -206,7 +206,7 @@ def test_what_cannot_happen_is_refused_with_its_remedy(runner: Runner) -> None:
     with pytest.raises(SettingError, match=r"nothing to accumulate.*Smallest fix: gradient_accumulation_steps 2"):
         compare("guarded-engine-step", setting=SHORT.change(gradient_accumulation_steps=1), runner=runner)
     with pytest.raises(SettingError, match=r"6 mismatches in one press\. Smallest fix: choose at most 5"):
-        compare(*list(CATALOGUE)[:6], setting=SHORT, runner=runner)
+        compare(*list(RUNNABLE)[:6], setting=SHORT, runner=runner)
     assert psutil.Process().children() == before
 
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from dsaccum_helpers.mismatches import CATALOGUE, UnknownMismatchError
+from dsaccum_helpers.mismatches import RUNNABLE, UnknownMismatchError
 from dsaccum_helpers.setting import Setting, SettingError
 from dsaccum_helpers.training import Comparison, Expected, Point, RecordedRunner, Row, RunResult, compare
 from dsaccum_helpers.training.comparison import agreement, number, planned_micro_batches
@@ -187,7 +187,7 @@ def test_a_press_is_checked_before_any_runner_is_asked() -> None:
         def __getattr__(self, name: str) -> object:
             raise AssertionError(f"the runner was asked for {name}")
 
-    six = [code for code in CATALOGUE if not CATALOGUE[code].refused][:6]
+    six = [code for code in RUNNABLE if not RUNNABLE[code].refused][:6]
     with pytest.raises(SettingError, match=r"6 mismatches in one press\. Smallest fix: choose at most 5"):
         compare(*six, setting=SETTING, runner=Untouchable())
     with pytest.raises(UnknownMismatchError, match="nonsense"):

@@ -9,12 +9,12 @@ import pytest
 
 import dsaccum_helpers.mismatches
 from dsaccum_helpers.batch import KEYS, BatchError, resolve_batch
-from dsaccum_helpers.mismatches import CATALOGUE, MATCHED, Mismatch, UnknownMismatchError, find
+from dsaccum_helpers.mismatches import MATCHED, RUNNABLE, Mismatch, UnknownMismatchError, find
 from dsaccum_helpers.setting import Setting
 
 FOLDER = Path(dsaccum_helpers.mismatches.__file__).parent
-ENTRIES = [MATCHED, *CATALOGUE.values()]
-SILENT = [entry for entry in CATALOGUE.values() if not entry.refused]
+ENTRIES = [MATCHED, *RUNNABLE.values()]
+SILENT = [entry for entry in RUNNABLE.values() if not entry.refused]
 # 12 samples an update in windows of 3 on 2 processes; 10 updates; the rate falls from 1.0 to 0.1.
 SETTING = Setting(
     train_micro_batch_size_per_gpu=2,
@@ -29,9 +29,9 @@ named = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.code)
 
 def test_the_catalogue_lists_every_file_once_under_its_own_name() -> None:
     files = {path.stem.replace("_", "-") for path in FOLDER.glob("*.py")} - {"--init--", "entry"}
-    assert set(CATALOGUE) == files
-    assert all(CATALOGUE[code].code == code for code in CATALOGUE)
-    assert len(CATALOGUE) == 9
+    assert set(RUNNABLE) == files
+    assert all(RUNNABLE[code].code == code for code in RUNNABLE)
+    assert len(RUNNABLE) == 9
 
 
 @named
@@ -54,9 +54,9 @@ def test_no_code_is_the_right_run(code: str | None) -> None:
     assert find(code) is MATCHED
 
 
-@pytest.mark.parametrize("code", CATALOGUE)
+@pytest.mark.parametrize("code", RUNNABLE)
 def test_find_gives_the_entry(code: str) -> None:
-    assert find(code) is CATALOGUE[code]
+    assert find(code) is RUNNABLE[code]
 
 
 @pytest.mark.parametrize(
@@ -78,9 +78,9 @@ def test_an_unknown_code_is_answered_with_the_nearest(code: object, advice: str)
     assert "\n" not in message
 
 
-@pytest.mark.parametrize("code", CATALOGUE)
+@pytest.mark.parametrize("code", RUNNABLE)
 def test_what_cannot_happen_says_why_and_what_to_change(code: str) -> None:
-    entry, one = CATALOGUE[code], Setting(gradient_accumulation_steps=1)
+    entry, one = RUNNABLE[code], Setting(gradient_accumulation_steps=1)
     assert entry.needs(SETTING) is None
     possible_without_accumulation = {"batch-product-mismatch", "written-for-other-world-size", "loader-batch-differs"}
     if code in possible_without_accumulation:
@@ -91,15 +91,15 @@ def test_what_cannot_happen_says_why_and_what_to_change(code: str) -> None:
 
 
 def test_two_entries_need_more() -> None:
-    assert "schedule 'linear'" in CATALOGUE["scheduler-unit"].needs(SETTING.change(schedule="constant"))
+    assert "schedule 'linear'" in RUNNABLE["scheduler-unit"].needs(SETTING.change(schedule="constant"))
     tiny = Setting(train_micro_batch_size_per_gpu=1, gradient_accumulation_steps=1)
-    assert "gradient_accumulation_steps 2" in CATALOGUE["batch-product-mismatch"].needs(tiny)
+    assert "gradient_accumulation_steps 2" in RUNNABLE["batch-product-mismatch"].needs(tiny)
     # Otherwise: 1 x 1 x 1 with train_batch_size 2 would be right for two processes.
     assert resolve_batch(2, 1, 1, world_size=2).train_batch_size == 2
 
 
 def refused_words(code: str, setting: Setting) -> BatchError:
-    config = CATALOGUE[code].config(setting)
+    config = RUNNABLE[code].config(setting)
     with pytest.raises(BatchError) as caught:
         resolve_batch(*(config[key] for key in KEYS), world_size=setting.processes)
     return caught.value
@@ -151,15 +151,15 @@ def test_matched_is_predicted_as_the_setting_says() -> None:
     ],
 )
 def test_predictions_by_hand(code: str, stage: int, weights: tuple[float, ...], updates: int, samples: int) -> None:
-    prediction = CATALOGUE[code].predict(SETTING.change(zero_stage=stage))
+    prediction = RUNNABLE[code].predict(SETTING.change(zero_stage=stage))
     assert prediction.weights == pytest.approx(weights)
     assert (prediction.optimizer_steps, prediction.samples) == (updates, samples)
     assert len(prediction.learning_rates) == updates
-    assert prediction.refused == CATALOGUE[code].refused == (updates == 0)
+    assert prediction.refused == RUNNABLE[code].refused == (updates == 0)
 
 
 def test_leftover_reads_epochs_of_one_window_and_a_half() -> None:
-    leftover = CATALOGUE["leftover-micro-batches"]
+    leftover = RUNNABLE["leftover-micro-batches"]
     # 5 epochs of 3 + 1 micro-batches: 20 of them, six windows of 3, two micro-batches lost.
     assert leftover.epochs(SETTING) == (5, 4)
     assert leftover.epochs(SETTING.change(gradient_accumulation_steps=4, optimizer_steps=7)) == (4, 6)
@@ -171,7 +171,7 @@ def test_leftover_reads_epochs_of_one_window_and_a_half() -> None:
 
 
 def test_the_scheduler_runs_ahead_by_the_accumulation_steps() -> None:
-    rates = CATALOGUE["scheduler-unit"].predict(SETTING).learning_rates
+    rates = RUNNABLE["scheduler-unit"].predict(SETTING).learning_rates
     # Stepped 2, 5, 8, 11, ... times before the updates; zero from 10 on.
     assert rates == pytest.approx([0.8, 0.5, 0.2, 0, 0, 0, 0, 0, 0, 0])
 
@@ -181,7 +181,7 @@ def test_only_the_scheduler_entry_keeps_the_scheduler_to_itself() -> None:
 
 
 def test_clipping_is_the_settings_own_or_deepspeeds_default() -> None:
-    entry = CATALOGUE["clipping-hides-scale"]
+    entry = RUNNABLE["clipping-hides-scale"]
     for own, used in ((0.0, 1.0), (0.25, 0.25)):
         setting = SETTING.change(gradient_clipping=own)
         assert entry.predict(setting).gradient_clipping == used
@@ -189,13 +189,13 @@ def test_clipping_is_the_settings_own_or_deepspeeds_default() -> None:
 
 
 def test_the_loader_gives_twice_the_micro_batch_and_the_config_does_not_know() -> None:
-    entry = CATALOGUE["loader-batch-differs"]
+    entry = RUNNABLE["loader-batch-differs"]
     assert entry.loader_batch_size(SETTING) == 4
     assert entry.config(SETTING) == SETTING.ds_config()
 
 
 def test_manual_accumulation_keeps_its_number_from_the_config() -> None:
-    config = CATALOGUE["manual-accumulation"].config(SETTING)
+    config = RUNNABLE["manual-accumulation"].config(SETTING)
     assert [config[key] for key in KEYS] == [4, 2, 1]
 
 
@@ -265,6 +265,6 @@ LATE = ["forward", "backward 1", "forward", "backward 1", "step"]
 )
 def test_the_wrong_loops_call_the_engine_as_they_say(code: str, calls: list[str]) -> None:
     run = FakeRun()
-    CATALOGUE[code].loop(run)
+    RUNNABLE[code].loop(run)
     assert run.engine.calls == calls
     assert calls != FULL * 4

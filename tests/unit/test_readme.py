@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dsaccum_helpers import BatchError, resolve_batch
-from dsaccum_helpers.mismatches import CATALOGUE
+from dsaccum_helpers.mismatches import RUNNABLE
 from dsaccum_helpers.setting import TASKS
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
@@ -35,6 +35,6 @@ def test_the_world_sizes_of_the_tour_work_as_it_says():
 
 def test_every_mismatch_and_task_is_named():
     listed = re.search(r"Nine mismatches can be made to happen: (.*?)\.", README)[1]
-    assert re.findall(r"`([\w-]+)`", listed) == list(CATALOGUE)
-    assert len(CATALOGUE) == 9
+    assert re.findall(r"`([\w-]+)`", listed) == list(RUNNABLE)
+    assert len(RUNNABLE) == 9
     assert set(re.findall(r"^\| `([\w-]+)` \|", README, re.MULTILINE)) == set(TASKS)

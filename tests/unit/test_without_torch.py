@@ -10,8 +10,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "dsaccum_helpers"
 # The parts of the house that run without torch; those not yet built are passed over.
 LIGHT = (
-    *("errors", "deepspeed_rules", "nearest", "batch", "setting", "job", "findings"),
-    *("readers", "mismatches", "doctor", "commands"),
+    *("errors", "deepspeed_rules", "nearest", "batch", "setting", "trace", "job", "findings", "effective"),
+    *("readers", "mismatches", "mend", "doctor", "commands"),
 )
 HEAVY = (
     "torch",

@@ -1,0 +1,122 @@
+"""Job in, report out: asks every mismatch of the catalogue, and says what one cause explains only once."""
+
+from __future__ import annotations
+
+from dsaccum_helpers.effective import effective
+from dsaccum_helpers.findings import SEVERITIES, Report
+from dsaccum_helpers.job import Job, JobError
+from dsaccum_helpers.mismatches import GROUPS, find, load
+
+TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Any
+
+    from dsaccum_helpers.findings import Finding
+
+__all__ = ["check", "diagnose", "read_job"]
+
+
+def check(*paths: Any, select: Sequence[str] = (), ignore: Sequence[str] = (), **options: Any) -> Report:
+    """Read what there is of one training job and say whether its batch and accumulation settings agree.
+
+    ``paths``: files as for ``dsaccum check``; or a dict, which is taken as a DeepSpeed config. ``options``: those of
+    ``read_job``. ``select``, ``ignore``: codes of the catalogue. Raises ``JobError`` for an unreadable file or an
+    option that is off, ``UnknownMismatchError`` for a code that is none.
+
+    >>> check({"train_batch_size": 64, "gradient_accumulation_steps": 4}, processes=2).verdict
+    'ok'
+    """
+    return diagnose(read_job(*paths, **options), select, ignore)
+
+
+def read_job(
+    *paths: Any,
+    framework: str | None = None,
+    processes: int | None = None,
+    tensor_parallel: int | None = None,
+    pipeline_parallel: int | None = None,
+    sequence_parallel: int | None = None,
+    have: dict[str, str] | None = None,
+    set: dict[str, Any] | None = None,
+) -> Job:
+    """The Job that the files and options describe; the options are those of ``dsaccum check``."""
+    from dsaccum_helpers.readers import read
+
+    job = Job(framework=framework)
+    read(paths, job)
+    sizes = {
+        "processes": processes,
+        "tensor_parallel": tensor_parallel,
+        "pipeline_parallel": pipeline_parallel,
+        "sequence_parallel": sequence_parallel,
+    }
+    for name, version in (have or {}).items():
+        job.have(name, version)
+    for name, value in {**{name: size for name, size in sizes.items() if size is not None}, **(set or {})}.items():
+        job.set(name, value)
+    return job
+
+
+def diagnose(job: Job, select: Sequence[str] = (), ignore: Sequence[str] = ()) -> Report:
+    """What the catalogue says of a job."""
+    for code in (*select, *ignore):
+        find(code)
+    found = [finding for code in _codes(job) for finding in load(code).check(job)]
+    found = _without_repetition([finding for finding in found if not _ignored(job, finding)])
+    wanted = [f for f in found if (not select or f.code in select) and f.code not in ignore]
+    numbers = effective(job)
+    report = Report(wanted, numbers.batch(), numbers.sources(), numbers.missing, framework=job.framework)
+    report.reasons = [reason for program in job.programs for reason in program.reasons] if not wanted else []
+    return report
+
+
+def _codes(job: Job) -> Iterable[str]:
+    """The codes for which the job has evidence, in the order of the catalogue."""
+    there = {
+        "config": bool(job.configs or job.unreadable),
+        "log": bool(job.events),
+        "script": bool(job.programs),
+        "versions": bool(job.versions),
+        "processes": bool(job.launches),
+        "facts": bool(job.facts or job.speakers),
+    }
+    for group in GROUPS.values():
+        for code, evidence in group.items():
+            if any(there[kind] for kind in evidence.split()):
+                yield code
+
+
+def _ignored(job: Job, finding: Finding) -> bool:
+    """Does a line of the finding carry ``# dsaccum: ignore`` for its code?"""
+    for source in finding.where:
+        codes = job.ignored.get((source.file, source.line))
+        if codes is not None and (not codes or finding.code in codes):
+            return True
+    return False
+
+
+def _without_repetition(found: list[Finding]) -> list[Finding]:
+    """Most important first; what another finding says better is left out, what it causes stands under it."""
+    codes = {finding.code for finding in found}
+    silent = {code for finding in found for code in load(finding.code).silences if code != finding.code}
+    kept = [f for f in found if f.code not in silent]
+    codes -= silent
+    kept = [f for f in kept if not load(f.code).beside or codes & {*load(f.code).beside}]
+    order = {code: place for place, code in enumerate(code for group in GROUPS.values() for code in group)}
+    kept.sort(key=lambda f: (SEVERITIES.index(f.severity), load(f.code).rank, order[f.code]))
+    for finding in kept:
+        causes = (cause for cause in kept if finding.code in load(cause.code).explains and cause is not finding)
+        finding.because_of = next((cause.code for cause in causes), None)
+    return kept
+
+
+def at_worlds(job: Job, sizes: Iterable[int], **options: Any) -> dict[int, Report]:
+    """The same job on several numbers of processes."""
+    reports = {}
+    for size in sizes:
+        if size < 1:
+            raise JobError(f"--for {size}: a number of processes is a positive integer. Smallest fix: --for 4,8.")
+        job.set("processes", size)
+        reports[size] = diagnose(job, **options)
+    return reports

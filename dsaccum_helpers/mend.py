@@ -1,0 +1,1 @@
+"""Fixes become changes of the person's own file, comments and order kept."""
