@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dsaccum_helpers.effective import effective
 from dsaccum_helpers.findings import SEVERITIES, Report
-from dsaccum_helpers.job import Job, JobError
+from dsaccum_helpers.job import Fact, Job, JobError, Source
 from dsaccum_helpers.mismatches import GROUPS, find, load
 
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
@@ -44,6 +44,8 @@ def read_job(
     from dsaccum_helpers.readers import read
 
     job = Job(framework=framework)
+    for name, version in (have or {}).items():
+        job.have(name, version)
     read(paths, job)
     sizes = {
         "processes": processes,
@@ -51,9 +53,11 @@ def read_job(
         "pipeline_parallel": pipeline_parallel,
         "sequence_parallel": sequence_parallel,
     }
-    for name, version in (have or {}).items():
-        job.have(name, version)
-    for name, value in {**{name: size for name, size in sizes.items() if size is not None}, **(set or {})}.items():
+    for name, size in sizes.items():
+        if size is not None:
+            job.set(name, size)
+            job.facts[name] = [Fact(size, Source(f"--{name.replace('_', '-')}", key=name))]
+    for name, value in (set or {}).items():
         job.set(name, value)
     return job
 

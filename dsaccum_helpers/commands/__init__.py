@@ -1,0 +1,86 @@
+"""The command line: ``dsaccum check`` and ``dsaccum explain``.
+
+Options are read by hand and each command loads what it needs when it is called: ``dsaccum check ds_config.json`` has
+the time of a few imports. Whatever a person gives, the answer is a report or one line that says what is off.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from dsaccum_helpers.errors import DsaccumError
+
+TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["COMMANDS", "USAGE", "main", "say"]
+
+COMMANDS = ("check", "explain")
+USAGE = """\
+dsaccum: do batch and accumulation settings of a DeepSpeed training agree?
+
+  dsaccum check [PATH ...]   read configs, launch commands, scripts and logs of one job, and say how to mend them
+  dsaccum explain [CODE]     what can be wrong, as a list, or one entry of it
+
+  dsaccum check --help       all options
+  dsaccum --version          the version of dsaccum
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run ``dsaccum`` with these arguments, those of the command line by default; the exit status."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _run(words)
+    except DsaccumError as error:
+        # One line, whatever a file name or a value of the person's holds.
+        print("dsaccum:", " ".join(str(error).split()).encode("ascii", "backslashreplace").decode(), file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # Who reads us has left, as `head` does. Python would complain once more when it closes standard output.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 141
+
+
+def say(text: str) -> None:
+    """Print text, also where the terminal cannot show every character of it."""
+    try:
+        sys.stdout.write(text)
+    except UnicodeEncodeError:
+        encoding = sys.stdout.encoding
+        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    sys.stdout.flush()
+
+
+def _run(words: list[str]) -> int:
+    command, rest = (words[0], words[1:]) if words else (None, [])
+    if command == "check":
+        from dsaccum_helpers.commands.check import run
+
+        return run(rest)
+    if command == "explain":
+        from dsaccum_helpers.commands.explain import run
+
+        return run(rest)
+    if command in ("-h", "--help", "help"):
+        say(USAGE)
+        return 0
+    if command in ("-V", "--version"):
+        from dsaccum_helpers import __version__
+
+        say(f"dsaccum {__version__}\n")
+        return 0
+    if command is None:
+        sys.stderr.write(USAGE)
+        return 2
+    from dsaccum_helpers.commands.options import nearest
+    from dsaccum_helpers.job import JobError
+
+    advice = nearest(command, (*COMMANDS, "--help", "--version")) or "check"
+    if os.path.exists(command):
+        advice = f"check {command}"
+    raise JobError(f"{command:.60} is no command. Smallest fix: dsaccum {advice}.")

@@ -1,0 +1,60 @@
+"""``dsaccum check``: read, diagnose, show."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from dsaccum_helpers.commands import say
+from dsaccum_helpers.commands.options import Options, parse
+from dsaccum_helpers.job import JobError
+
+TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
+if TYPE_CHECKING:
+    from dsaccum_helpers.findings import Report
+    from dsaccum_helpers.job import Job
+
+__all__ = ["run"]
+
+
+def run(words: list[str]) -> int:
+    """The command, with the words after ``check``; the exit status."""
+    options = parse(words)
+    if options.help:
+        from dsaccum_helpers.commands.usage import CHECK
+
+        say(CHECK)
+        return 0
+    if not (options.paths or options.set or options.here):
+        raise JobError("there is nothing to read. Smallest fix: dsaccum check ds_config.json; --help lists the rest.")
+    from dsaccum_helpers.doctor import at_worlds, diagnose
+
+    job = read(options)
+    codes = {"select": options.select, "ignore": options.ignore}
+    reports = at_worlds(job, options.worlds, **codes) if options.worlds else {0: diagnose(job, **codes)}
+    show(reports, options)
+    return int(any(report.verdict == "mismatch" for report in reports.values()))
+
+
+def read(options: Options) -> Job:
+    """The Job that the words describe."""
+    from dsaccum_helpers.doctor import read_job
+
+    job = read_job(*options.paths, framework=options.framework, have=options.have, set=options.set, **options.sizes)
+    if options.here:
+        from dsaccum_helpers.commands.here import look
+
+        look(job)
+    return job
+
+
+def show(reports: dict[int, Report], options: Options) -> None:
+    """Print the reports; the one of the job as it is stands under 0, others under their number of processes."""
+    if options.format == "json":
+        found = {str(size): report.to_dict() for size, report in reports.items()}
+        utf8 = "utf" in (sys.stdout.encoding or "").lower()
+        say(json.dumps(found.get("0") or {"worlds": found}, indent=2, ensure_ascii=not utf8, default=str) + "\n")
+        return
+    from dsaccum_helpers.findings import text
+
+    say(text.as_text(reports[0]) if 0 in reports else text.as_table(reports))
