@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from dsaccum_helpers.effective import effective
 from dsaccum_helpers.findings import SEVERITIES, Report
 from dsaccum_helpers.job import Fact, Job, JobError, Source
@@ -66,13 +68,26 @@ def diagnose(job: Job, select: Sequence[str] = (), ignore: Sequence[str] = ()) -
     """What the catalogue says of a job."""
     for code in (*select, *ignore):
         find(code)
-    found = [finding for code in _codes(job) for finding in load(code).check(job)]
+    faults: list[str] = []
+    found = [finding for code in _codes(job) for finding in _asked(code, job, faults)]
     found = _without_repetition([finding for finding in found if not _ignored(job, finding)])
     wanted = [f for f in found if (not select or f.code in select) and f.code not in ignore]
     numbers = effective(job)
     report = Report(wanted, numbers.batch(), numbers.sources(), numbers.missing, framework=job.framework)
+    report.faults = faults
     report.reasons = [reason for program in job.programs for reason in program.reasons] if not wanted else []
     return report
+
+
+def _asked(code: str, job: Job, faults: list[str]) -> list[Finding]:
+    """The findings of one entry. A fault of the entry itself is noted and costs the report nothing else."""
+    try:
+        return list(load(code).check(job))
+    except Exception as error:  # whatever a rule overlooks: the other 43 have something to say
+        if os.environ.get("DSACCUM_DEBUG"):
+            raise
+        faults.append(f"{code} could not be asked ({type(error).__name__}: {error!s:.200})")
+        return []
 
 
 def _codes(job: Job) -> Iterable[str]:

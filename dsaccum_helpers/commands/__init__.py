@@ -15,9 +15,10 @@ TYPE_CHECKING = False  # type checkers read this name as true; importing it from
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["COMMANDS", "USAGE", "main", "say"]
+__all__ = ["COMMANDS", "REPORT_IT", "USAGE", "complain", "main", "say"]
 
 COMMANDS = ("check", "explain")
+REPORT_IT = "Please report it with what you gave; DSACCUM_DEBUG=1 shows where it happened."
 USAGE = """\
 dsaccum: do batch and accumulation settings of a DeepSpeed training agree?
 
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run(words)
     except DsaccumError as error:
         # One line, whatever a file name or a value of the person's holds.
-        print("dsaccum:", " ".join(str(error).split()).encode("ascii", "backslashreplace").decode(), file=sys.stderr)
+        complain(str(error))
         return 2
     except KeyboardInterrupt:
         return 130
@@ -44,6 +45,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Who reads us has left, as `head` does. Python would complain once more when it closes standard output.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 141
+    except Exception as error:  # a person in trouble gets no traceback of ours
+        if os.environ.get("DSACCUM_DEBUG"):
+            raise
+        complain(f"a fault of dsaccum itself ({type(error).__name__}: {error!s:.200}). {REPORT_IT}")
+        return 2
+
+
+def complain(text: str) -> None:
+    """One line on standard error, whatever a file name or a value of the person's holds."""
+    line = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in " ".join(text.split()))
+    encoding = sys.stderr.encoding or "ascii"
+    print("dsaccum:", line.encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr)
 
 
 def say(text: str) -> None:

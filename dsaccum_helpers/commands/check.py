@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 
-from dsaccum_helpers.commands import say
+from dsaccum_helpers.commands import REPORT_IT, complain, say
 from dsaccum_helpers.commands.options import Options, parse
 from dsaccum_helpers.job import JobError
 
@@ -33,7 +34,11 @@ def run(words: list[str]) -> int:
     codes = {"select": options.select, "ignore": options.ignore}
     reports = at_worlds(job, options.worlds, **codes) if options.worlds else {0: diagnose(job, **codes)}
     show(reports, options)
-    return int(any(report.verdict == "mismatch" for report in reports.values()))
+    faults = dict.fromkeys(fault for report in reports.values() for fault in report.faults)
+    for fault in faults:
+        complain(f"a fault of dsaccum itself: {fault}. {REPORT_IT}")
+    wrong = any(report.verdict == "mismatch" for report in reports.values())
+    return 1 if wrong else 2 * bool(faults)
 
 
 def read(options: Options) -> Job:
@@ -57,4 +62,19 @@ def show(reports: dict[int, Report], options: Options) -> None:
         return
     from dsaccum_helpers.findings import text
 
-    say(text.as_text(reports[0]) if 0 in reports else text.as_table(reports))
+    parts = text.pieces(reports[0], width()) if 0 in reports else text.table_pieces(reports, width())
+    if not sys.stdout.isatty():
+        say(text.joined(parts))
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    Console(highlight=False).print(Text.assemble(*parts), end="", soft_wrap=True)
+
+
+def width() -> int:
+    """How wide text may be: as the terminal, neither cramped nor endless."""
+    try:
+        return max(min(os.get_terminal_size(sys.stdout.fileno()).columns, 110), 40)
+    except (OSError, ValueError):  # no terminal
+        return 100

@@ -83,6 +83,7 @@ class Report:
     really use, None for a number that cannot be known. ``sources``: number to ``file:line``.
     ``missing``: facts that are needed to decide, each a sentence that says how to get it.
     ``reasons``: sentences that say why what was read is right. ``framework``: the one whose rules were used.
+    ``faults``: entries that failed by a fault of their own, each a sentence; empty unless dsaccum has one.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class Report:
     ) -> None:
         self.findings, self.batch, self.sources = list(findings), batch or {}, sources or {}
         self.missing, self.reasons, self.framework = list(missing), list(reasons), framework
+        self.faults: list[str] = []
 
     @property
     def verdict(self) -> str:
@@ -118,6 +120,7 @@ class Report:
             "findings": [finding.to_dict() for finding in self.findings],
             "missing": self.missing,
             "reasons": self.reasons,
+            **({"faults": self.faults} if self.faults else {}),
         }
 
     def __str__(self) -> str:
