@@ -12,6 +12,9 @@ from dsaccum_helpers.job import JobError
 
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
     from dsaccum_helpers.findings import Report
     from dsaccum_helpers.job import Job
 
@@ -57,14 +60,38 @@ def show(reports: dict[int, Report], options: Options) -> None:
     """Print the reports; the one of the job as it is stands under 0, others under their number of processes."""
     if options.format == "json":
         found = {str(size): report.to_dict() for size, report in reports.items()}
-        utf8 = "utf" in (sys.stdout.encoding or "").lower()
-        say(json.dumps(found.get("0") or {"worlds": found}, indent=2, ensure_ascii=not utf8, default=str) + "\n")
-        return
-    from dsaccum_helpers.findings import text
+        say(as_json(found.get("0") or {"worlds": found}))
+    elif options.format == "sarif":
+        from dsaccum_helpers import __version__
+        from dsaccum_helpers.findings.sarif import as_sarif
+        from dsaccum_helpers.mismatches import load
 
-    parts = text.pieces(reports[0], width()) if 0 in reports else text.table_pieces(reports, width())
+        codes = dict.fromkeys(code for report in reports.values() for code in report.codes)
+        say(as_json(as_sarif(reports, {code: load(code) for code in codes}, __version__)))
+    elif options.format == "github":
+        from dsaccum_helpers.findings.github import as_github
+
+        say(as_github(reports))
+    elif options.format == "html":
+        from dsaccum_helpers.findings.html import as_page
+
+        say(as_page(reports))
+    else:
+        from dsaccum_helpers.findings.text import pieces, table_pieces
+
+        show_pieces(pieces(reports[0], width()) if 0 in reports else table_pieces(reports, width()))
+
+
+def as_json(values: dict[str, Any]) -> str:
+    """JSON that any terminal can show."""
+    utf8 = "utf" in (sys.stdout.encoding or "").lower()
+    return json.dumps(values, indent=2, ensure_ascii=not utf8, default=str) + "\n"
+
+
+def show_pieces(parts: Iterable[tuple[str, str]]) -> None:
+    """Print (text, style): with colours on a terminal, plain elsewhere."""
     if not sys.stdout.isatty():
-        say(text.joined(parts))
+        say("".join(text for text, _ in parts))
         return
     from rich.console import Console
     from rich.text import Text

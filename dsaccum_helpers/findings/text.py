@@ -16,7 +16,18 @@ if TYPE_CHECKING:
 
     Piece = tuple[str, str]
 
-__all__ = ["as_table", "as_text", "headline", "joined", "pieces", "place", "plain", "short", "table_pieces"]
+__all__ = [
+    "as_table",
+    "as_text",
+    "causes_first",
+    "headline",
+    "joined",
+    "pieces",
+    "place",
+    "plain",
+    "short",
+    "table_pieces",
+]
 
 WIDTH = 100
 STYLES = {
@@ -81,7 +92,7 @@ def pieces(report: Report, width: int = WIDTH) -> Iterator[Piece]:
     yield headline(report), STYLES[report.verdict]
     yield f"  [{report.framework}]\n", "dim"
     yield from _numbers(report)
-    for finding in _causes_first(report.findings):
+    for finding in causes_first(report.findings):
         yield "\n", ""
         yield from _finding(finding, width)
     if report.missing:
@@ -137,7 +148,7 @@ def _numbers(report: Report) -> Iterator[Piece]:
         yield f"  {name:30}  {plain(source)}".rstrip() + "\n", ""
 
 
-def _causes_first(findings: list[Finding]) -> Iterator[Finding]:
+def causes_first(findings: list[Finding]) -> Iterator[Finding]:
     """Each main finding, followed by its consequences."""
     mains = [finding for finding in findings if not finding.because_of]
     codes = {finding.code for finding in mains}
