@@ -1,0 +1,186 @@
+"""Training arguments, whoever holds them: the words of a command line, or a mapping of names and values."""
+
+from __future__ import annotations
+
+import re
+
+from dsaccum_helpers.job import Config, Source
+
+TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Any
+
+    from dsaccum_helpers.job import Job
+
+#: Other projects' names for what Transformers calls so.
+ALIASES = {
+    "micro_batch_size": "per_device_train_batch_size",
+    "per_gpu_train_batch_size": "per_device_train_batch_size",
+    "per_device_batch_size": "per_device_train_batch_size",
+    "batch_size_per_replica": "per_device_train_batch_size",
+    "batch_size_per_device": "per_device_train_batch_size",
+    "batch_size_per_gpu": "per_device_train_batch_size",
+    "grad_acc_steps": "gradient_accumulation_steps",
+    "grad_acc": "gradient_accumulation_steps",
+    "grad_accum": "gradient_accumulation_steps",
+    "grad_accum_steps": "gradient_accumulation_steps",
+    "grad_accumulation_steps": "gradient_accumulation_steps",
+    "accumulation_steps": "gradient_accumulation_steps",
+    "gradient_accumulation": "gradient_accumulation_steps",
+    "gradient_accumulate_steps": "gradient_accumulation_steps",
+    "accumulate_grad_batches": "accumulate_grad_batches",
+}
+#: Arguments that give the sizes which divide the world into replicas.
+PARALLEL = {
+    "tensor_model_parallel_size": "tensor_parallel",
+    "model_parallel_size": "tensor_parallel",
+    "ds_tensor_parallel_size": "tensor_parallel",
+    "pipeline_model_parallel_size": "pipeline_parallel",
+    "pipe_parallel_size": "pipeline_parallel",
+    "context_parallel_size": "sequence_parallel",
+    "context_parallel_degree": "sequence_parallel",
+    "sequence_parallel_size": "sequence_parallel",
+    "sequence_parallel_degree": "sequence_parallel",
+    "ds_sequence_parallel_size": "sequence_parallel",
+    "ulysses_sequence_parallel_size": "sequence_parallel",
+    "ring_attn_size": "sequence_parallel",
+    "sp_size": "sequence_parallel",
+}
+#: Arguments that only Transformers' Trainer and what builds on it have.
+_TRAINER_NAMES = (
+    "do_train do_eval evaluation_strategy eval_strategy save_strategy logging_strategy save_total_limit "
+    "warmup_ratio overwrite_output_dir fsdp auto_find_batch_size ddp_find_unused_parameters ddp_timeout "
+    "bf16_full_eval remove_unused_columns load_best_model_at_end group_by_length dataloader_num_workers "
+    "average_tokens_across_devices batch_size_per_replica"
+)
+_TRAINER = frozenset(_TRAINER_NAMES.split())
+_TRL_NAMES = (
+    "num_generations max_completion_length max_prompt_length use_vllm vllm_mode vllm_device reward_funcs "
+    "reward_weights steps_per_generation generation_batch_size loss_type_grpo"
+)
+_TRL = frozenset(_TRL_NAMES.split())
+_LIGHTNING_NAMES = "accumulate_grad_batches gradient_clip_val limit_train_batches"
+_LIGHTNING = frozenset(_LIGHTNING_NAMES.split())
+_LIGHTNING_ALL = _LIGHTNING | {"devices", "num_nodes", "strategy", "max_epochs", "max_steps", "precision"}
+_ASKED = {"per_device_train_batch_size", "output_dir"}
+_NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?$")
+_SETTING = re.compile(r"[+~]{0,2}([A-Za-z_][\w./@-]*)=(.*)$", re.S)
+_CONFIG_FILE = re.compile(r"\.(?:json[5c]?|hjson|ya?ml)$", re.I)
+_CONFIG_NAME = re.compile(r"(?:^|_)(?:deepspeed|ds|zero)(?:_?conf(?:ig)?)?(?:_?(?:file|path))?$")
+
+
+def typed(text: str) -> Any:
+    """A word as the number, truth or nothing it spells; else the text itself."""
+    if _NUMBER.match(text) and len(text) < 400:
+        return int(text) if re.fullmatch(r"[-+]?\d+", text) else float(text)
+    return {"true": True, "false": False, "none": None, "null": None}.get(text.lower(), text)
+
+
+def pairs(words: Sequence[str]) -> list[tuple[str, Any]]:
+    """Names and values of a command line: ``--x=1``, ``--x 1``, ``--x-y``, bare flags (True), ``a.b=1``."""
+    found: list[tuple[str, Any]] = []
+    at = 0
+    while at < len(words):
+        word = str(words[at])
+        at += 1
+        setting = _SETTING.match(word)
+        if word.startswith("--") and len(word) > 2:
+            name, equals, text = word[2:].partition("=")
+            if equals:
+                found.append((name, typed(text)))
+            elif at < len(words) and _is_value(str(words[at])):
+                found.append((name, typed(str(words[at]))))
+                at += 1
+            else:
+                found.append((name, True))
+        elif setting:
+            found.append((setting[1], typed(setting[2])))
+    return [(name.replace("-", "_"), value) for name, value in found]
+
+
+def from_words(words: Sequence[str], job: Job, source: Source, script: str | None = None) -> None:
+    """Put the arguments of a command line into the job; ``script`` is the program or module they go to."""
+    given = pairs(words)
+    arguments: dict[str, Any] = {}
+    for name, value in given:
+        *blocks, last = name.split(".")
+        if not blocks or _counts(blocks, last):
+            arguments[last] = value
+    named = f"{script or ''} {' '.join(str(word) for word in words if not str(word).startswith('-'))}".lower()
+    if "micro_train_batch_size" in arguments or "openrlhf" in named:
+        _openrlhf(arguments, job, source)
+        return
+    put(arguments, job, lambda name: source._replace(key=name))
+    speak(arguments, job, source, named)
+
+
+def put(arguments: dict[str, Any], job: Job, source: Any) -> None:
+    """Put arguments into the job as ``trainer.*``; ``source(name)`` says where a name stands."""
+    for name, value in arguments.items():
+        name = name.replace("-", "_")
+        if _CONFIG_NAME.search(name) and isinstance(value, str) and _CONFIG_FILE.search(value):
+            job.refer(value, source(name))
+        if name in PARALLEL and isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+            job.add(PARALLEL[name], value, source(name))
+        if isinstance(value, dict):
+            continue
+        job.add(f"trainer.{ALIASES.get(name, name)}", value, source(name))
+        if name == "num_generations":
+            job.add("generation.num_generations", value, source(name))
+
+
+def speak(arguments: dict[str, Any], job: Job, source: Source, script: str = "") -> None:
+    """Say which framework the arguments belong to, where they can belong to no other."""
+    names = {name.replace("-", "_") for name in arguments}
+    config_named = any(
+        _CONFIG_NAME.search(name) and isinstance(arguments.get(name), str) for name in names & {"deepspeed"}
+    )
+    own_loop = "no_trainer" in script or "zero_stage" in names or arguments.get("deepspeed") is True
+    if names & _TRL or re.search(r"\btrl\b|grpo", script):
+        job.speak("trl", source)
+    elif names & _LIGHTNING:
+        job.speak("lightning", source)
+    elif names & {"tensor_model_parallel_size", "model_parallel_size", "pipeline_model_parallel_size"}:
+        job.speak("megatron", source)
+    elif config_named or (
+        not own_loop and (names & _TRAINER or {"per_device_train_batch_size", "output_dir"} <= names)
+    ):
+        job.speak("transformers", source)
+
+
+def _counts(blocks: Iterable[str], last: str) -> bool:
+    """Does ``a.b.last=...`` set an argument of a trainer?"""
+    return (
+        (last in _LIGHTNING_ALL and "trainer" in blocks)
+        or last in _LIGHTNING
+        or last
+        in (
+            "per_device_train_batch_size",
+            "gradient_accumulation_steps",
+            "deepspeed",
+            "deepspeed_config",
+            "max_grad_norm",
+        )
+    )
+
+
+def _is_value(word: str) -> bool:
+    """Is a word after ``--x`` its value, not the next flag?"""
+    return not word.startswith("-") or bool(_NUMBER.match(word))
+
+
+def _openrlhf(arguments: dict[str, Any], job: Job, source: Source) -> None:
+    """OpenRLHF builds its DeepSpeed config from these arguments."""
+    job.speak("openrlhf", source)
+    keys = {"train_batch_size": "train_batch_size", "micro_train_batch_size": "train_micro_batch_size_per_gpu"}
+    values: dict[str, Any] = {key: arguments[name] for name, key in keys.items() if name in arguments}
+    places = {(key,): (source.line, source.column) for key in values} if source.line else {}
+    if "zero_stage" in arguments:
+        values["zero_optimization"] = {"stage": arguments["zero_stage"]}
+    if "max_norm" in arguments:
+        values["gradient_clipping"] = arguments["max_norm"]
+    if values:
+        job.configs.append(Config(values, source.file, places, "arguments"))  # type: ignore[arg-type]
+    rest = {name: value for name, value in arguments.items() if name not in keys and name != "zero_stage"}
+    put(rest, job, lambda name: source._replace(key=name))

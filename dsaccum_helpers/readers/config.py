@@ -1,0 +1,215 @@
+"""A DeepSpeed config: strict JSON, the HJSON that DeepSpeed itself reads, or a printed Python dict.
+
+The strict reader comes first: it is what Transformers and Accelerate use, and what nearly every file is written for.
+``hjson`` is loaded only for a text that the strict reader refuses or that has the same key twice.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+from dsaccum_helpers.job import Config, Source, Unreadable
+from dsaccum_helpers.readers.positions import scan
+
+TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
+if TYPE_CHECKING:
+    from typing import Any
+
+    from dsaccum_helpers.job import Job
+    from dsaccum_helpers.readers.files import Document
+
+#: Keys that only a DeepSpeed config has at its top, or nearly so.
+_SIGNS_NAMES = (
+    "train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps zero_optimization "
+    "gradient_clipping steps_per_print wall_clock_breakdown zero_allow_untested_optimizer "
+    "zero_force_ds_cpu_optimizer data_types prescale_gradients gradient_predivide_factor "
+    "activation_checkpointing flops_profiler elasticity autotuning managed_gradient_accumulation "
+    "communication_data_type sparse_gradients amp bfloat16 comms_logger"
+)
+SIGNS = frozenset(_SIGNS_NAMES.split())
+_SIGN = re.compile(
+    r"train_batch_size|train_micro_batch|gradient_accumulation_|zero_optimization|gradient_clipping|steps_per_print"
+    r"|micro_batch_size|\"(?:fp16|bf16)\"\s*:\s*\{"
+)
+_PYTHON_WORD = re.compile(r":\s*(True|False|None)\b")
+_JSON_NAME = re.compile(r"\.(?:json[c5]?|hjson|conf|config)$", re.I)
+_START = re.compile(r"(?:\s+|#[^\n]*\n|//[^\n]*\n|/\*.*?\*/)*", re.S)
+_LARGEST = 4_000_000  # a longer text that is no JSON is a log
+
+
+class Parsed:
+    """What the readers make of a text: see Config for ``strict``, ``hjson``, ``duplicates`` and ``places``.
+
+    ``values`` is what the first reader that succeeds gives, None where none does. ``python``: it is a printed dict.
+    ``end``: where the root object ends in the text, None where it is not closed.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.values: Any = None
+        self.python = False
+        self.strict: tuple[str, int, int] | None = None
+        self.hjson: tuple[str, int, int] | None = None
+        found, self.end = scan(text)
+        self.places: dict[tuple[str, ...], tuple[int, int]] = {}
+        self.duplicates: list[tuple[tuple[str, ...], int, int]] = []
+        for key in found:
+            if key.path in self.places:
+                self.duplicates.append(tuple(key))
+            self.places[key.path] = (key.line, key.column)  # the last one counts, as it does for both readers
+
+
+def parse(text: str) -> Parsed:
+    """Read a text with the strict reader, then with DeepSpeed's own, then as a printed dict. Never raises."""
+    parsed = Parsed(text)
+    odd: list[str] = []  # constants such as NaN, and keys that stand twice: the strict reader takes them silently
+
+    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        values = dict(items)
+        if len(values) != len(items):
+            odd.append("twice")
+        return values
+
+    def constant(name: str) -> float:
+        odd.append(name)
+        return float(name)
+
+    try:
+        parsed.values = json.loads(text, object_pairs_hook=pairs, parse_constant=constant)
+    except (ValueError, RecursionError) as error:
+        parsed.strict = _words(error)
+    if (parsed.strict or odd) and len(text) <= _LARGEST:
+        values, parsed.hjson = _as_hjson(text, parsed)
+        parsed.values = values if parsed.strict else parsed.values
+        if parsed.values is None:
+            parsed.values = _as_python(text)
+            parsed.python = parsed.values is not None
+    return parsed
+
+
+def read(document: Document, job: Job) -> bool | Parsed:
+    """Read a document that is a DeepSpeed config.
+
+    A Parsed comes back where it is an object of another kind (arguments, Accelerate), False where it is no object.
+    """
+    text = document.text
+    begins = text[_START.match(text).end() :][:1]  # type: ignore[union-attr]
+    named = bool(_JSON_NAME.search(document.name))
+    if begins != "{" and not named:
+        return False
+    parsed = parse(text)
+    if isinstance(parsed.values, dict):
+        if not _is_plain(parsed.values):
+            from dsaccum_helpers.readers import frameworks
+
+            if frameworks.knows(parsed.values):
+                return parsed
+        return _put(document, parsed, job, named)
+    if begins not in ("{", "[") and not _SIGN.search(text[:100_000]):
+        return False
+    followed = parsed.end is not None and bool(text[parsed.end :].strip())
+    signed = bool(_SIGN.search(text[:100_000]))
+    if (followed and not (named and signed)) or (not named and not signed):
+        return False
+    job.unreadable.append(_unreadable(document, parsed))
+    return True
+
+
+def _is_plain(values: dict[str, Any]) -> bool:
+    """Is it a DeepSpeed config at first sight, so that no other reader need be loaded to ask?"""
+    return bool(SIGNS & values.keys()) and not values.keys() & {
+        "output_dir",
+        "per_device_train_batch_size",
+        "num_train_epochs",
+        "micro_batch_size",
+        "distributed_type",
+        "deepspeed",
+        "ds_config",
+        "deepspeed_config",
+        "training_args",
+        "trainer",
+    }
+
+
+def add(
+    job: Job,
+    values: dict[str, Any],
+    file: str | None,
+    places: dict[tuple[str, ...], tuple[int, int]] | None = None,
+    kind: str = "embedded",
+    below: tuple[str, ...] = (),
+) -> Config:
+    """Add a config that stands in another file under the key path ``below``; ``places`` are those of the whole file."""
+    size = len(below)
+    inner = {path[size:]: place for path, place in (places or {}).items() if path[:size] == below and path[size:]}
+    config = Config(values, file, inner, kind)
+    job.configs.append(config)
+    return config
+
+
+def _put(document: Document, parsed: Parsed, job: Job, named: bool) -> bool:
+    """Put a config into the job, with what each of its readers says."""
+    if parsed.python and named:  # a printed dict under a config's name: no reader of configs takes it
+        job.unreadable.append(_unreadable(document, parsed))
+        return True
+    config = Config(parsed.values, document.name, parsed.places, "log" if parsed.python else "file", document.text)
+    config.strict, config.hjson, config.duplicates = parsed.strict, parsed.hjson, parsed.duplicates
+    if parsed.python:
+        config.strict = config.hjson = config.text = None
+    elif document.encoding == "utf-8-sig":
+        config.strict = config.strict or ("Unexpected UTF-8 BOM (decode using utf-8-sig)", 1, 1)
+    elif document.encoding != "utf-8":
+        config.strict = config.hjson = (f"the file is {document.encoding.upper()}, both readers expect UTF-8", 1, 1)
+    job.configs.append(config)
+    return True
+
+
+def _unreadable(document: Document, parsed: Parsed) -> Unreadable:
+    """Why no reader takes it, where, and the smallest remedy."""
+    words, line, column = parsed.hjson or parsed.strict or ("it is no object", 1, 1)
+    remedy = f"mend line {line}, column {column}"
+    python = _PYTHON_WORD.search(document.text)
+    if parsed.python or (python and parsed.strict):
+        words, line, column = parsed.strict or (words, line, column)
+        remedy = "write it as JSON: double quotes, true, false and null in place of True, False and None"
+    elif parsed.end is None and "nested" not in words and "digits" not in words:
+        words, remedy = f"the text ends before the object is closed ({words})", "copy the whole file again"
+    elif isinstance(parsed.values, list):
+        words, remedy = "it is a list, a config is an object", "put the object in braces"
+    return Unreadable(Source(document.name, line, column), f"{document.name}: {words}", remedy)
+
+
+def _words(error: Exception) -> tuple[str, int, int]:
+    """What a reader says, and the line and column of it."""
+    if isinstance(error, RecursionError):
+        return "nested too deeply to be read", 1, 1
+    words = str(getattr(error, "msg", "") or error).split("; use sys.")[0]
+    return words[:200], getattr(error, "lineno", None) or 1, getattr(error, "colno", None) or 1
+
+
+def _as_hjson(text: str, parsed: Parsed) -> tuple[Any, tuple[str, int, int] | None]:
+    """Values and words of the reader that DeepSpeed uses, which refuses keys that stand twice."""
+    import hjson
+
+    try:
+        values = hjson.loads(text, object_pairs_hook=dict)
+    except (ValueError, RecursionError, IndexError, TypeError, AttributeError) as error:
+        return None, _words(error)
+    if parsed.duplicates:
+        path, line, column = parsed.duplicates[0]
+        return values, (f"Duplicate keys in DeepSpeed config: [{path[-1]!r}]", line, column)
+    return values, None
+
+
+def _as_python(text: str) -> Any:
+    """The dict of a text that is its printed form, else None."""
+    import ast
+    import warnings
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # an odd escape in a text is not our user's to mend
+            values = ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return None
+    return values if isinstance(values, dict) and all(isinstance(key, str) for key in values) else None
