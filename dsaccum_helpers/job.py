@@ -88,6 +88,7 @@ class Launch:
     ``launcher``: ``deepspeed``, ``torchrun``, ``accelerate``, ``srun``, ``mpirun`` or ``python``.
     ``processes``: how many it starts, None where the command does not say. ``nodes`` and ``per_node`` likewise.
     ``script`` and ``words``: the program and the arguments that reach it. ``text``: the command as it was read.
+    ``options``: the launcher's own options, spelt with underscores.
     """
 
     def __init__(
@@ -100,9 +101,11 @@ class Launch:
         script: str | None = None,
         words: Sequence[str] = (),
         text: str = "",
+        options: dict[str, str] | None = None,
     ) -> None:
         self.launcher, self.source, self.processes, self.nodes = launcher, source, processes, nodes
         self.per_node, self.script, self.words, self.text = per_node, script, list(words), text
+        self.options = options or {}
 
 
 class Config:
@@ -182,6 +185,8 @@ class Job:
         self.facts: dict[str, list[Fact]] = {}
         self.configs: list[Config] = []
         self.launches: list[Launch] = []
+        #: Hostfiles: the file to its nodes and their slots.
+        self.hosts: dict[str, dict[str, int]] = {}
         self.events: list[Event] = []
         self.programs: list[Program] = []
         self.unreadable: list[Unreadable] = []
