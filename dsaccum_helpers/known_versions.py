@@ -1,10 +1,9 @@
 """Library versions with a known fault of gradient accumulation: the table, as data.
 
-Each Row says in which versions of a package the fault is, and under which conditions of the job it bites. Conditions are
-checked by ``mismatches/known_bad_version.py``; all of those that a row has must hold:
+Each Row says in which versions of a package the fault is, and under which conditions of the job it bites.
+``mismatches/known_bad_version.py`` checks them; all conditions that a row has must hold:
 
     with        other packages and their version ranges; a range holds only for a version that is known
-    unless      the same, but the row is passed over only where the other version is known and in the range
     frameworks  names of ``job.FRAMEWORKS``
     deepspeed   true: the job uses DeepSpeed; false: it does not
     stages      ZeRO stages
@@ -42,7 +41,7 @@ ROWS = (
         "ZeRO-2 gradients are too small",
         "deepspeed",
         ">=0.17.6,<=0.18.2",
-        {"stages": (2,), "accumulates": True},
+        {"stages": (2,)},
         "gradients at ZeRO-2 are too small although the loss looks the same",
         "0.18.3",
         "DeepSpeed #7718",
@@ -53,8 +52,8 @@ ROWS = (
         "deepspeed",
         ">=0.18.0,<=0.18.2",
         {"frameworks": ("transformers", "trl"), "with": {"transformers": ">=4.49"}, "accumulates": True},
-        "the Trainer has normalised the loss by tokens and says so with scale_wrt_gas=False, and this DeepSpeed divides "
-        "by {steps} all the same: gradients are 1/{steps} of the right ones",
+        "the Trainer has normalised the loss by tokens and says so with scale_wrt_gas=False, and this DeepSpeed "
+        "divides by {steps} all the same: gradients are 1/{steps} of the right ones",
         "0.18.4",
         "Accelerate #3877, DeepSpeed PR 7724",
     ),
@@ -63,7 +62,7 @@ ROWS = (
         "deepspeed",
         ">=0.15.2,<=0.18.9",
         {"stages": (2,), "offload": True, "accumulates": True},
-        "of {steps} micro-batches only the first one's gradients are copied to the CPU, those of the others are dropped",
+        "of {steps} micro-batches only the first one's gradients are copied to the CPU, those of the others are lost",
         "0.19.0",
         "DeepSpeed PR 6550 and PR 7967",
         "no offload_optimizer, or stage 3",
@@ -121,8 +120,8 @@ ROWS = (
         "deepspeed",
         ">=0.18.3,<=0.19.8",
         {"stages": (0,), "dtype": "fp16"},
-        "engine.backward() leaves the loss unscaled and step() divides by the scale: the gradient was 1/16 and 1/128 of "
-        "the right one with scales 16 and 128",
+        "engine.backward() leaves the loss unscaled and step() divides by the scale: the gradient was 1/16 and 1/128 "
+        "of the right one with scales 16 and 128",
         None,
         "DeepSpeed PR 8393, measured with 0.19.8",
         "stage 1",
@@ -142,8 +141,8 @@ ROWS = (
         "transformers",
         ">=4.46,<4.49",
         {"frameworks": ("transformers", "trl"), "deepspeed": True, "accumulates": True},
-        "a loss that is normalised over the window's tokens is divided by {steps} once more in the engine: gradients are "
-        "1/{steps} of the right ones, and for models that do not know num_items_in_batch the logged loss is {steps} "
+        "a loss that is normalised over the window's tokens is divided by {steps} once more in the engine: gradients "
+        "are 1/{steps} of the right ones; for models that do not know num_items_in_batch the logged loss is {steps} "
         "times too large",
         "4.49",
         "Transformers #34263 and PR 35808",
@@ -153,8 +152,8 @@ ROWS = (
         "transformers",
         "<5.2",
         {"frameworks": ("transformers", "trl"), "resumes": True},
-        "train_batch_size of trainer_state.json replaces per_device_train_batch_size, so max_steps and the schedule are "
-        "those of the old batch",
+        "train_batch_size of trainer_state.json replaces per_device_train_batch_size, so max_steps and the schedule "
+        "are those of the old batch",
         "5.2",
         "Transformers PR 43770",
     ),

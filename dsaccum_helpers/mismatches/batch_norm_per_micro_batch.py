@@ -1,0 +1,56 @@
+"""Batch normalisation inside accumulated micro-batches."""
+
+from __future__ import annotations
+
+from dsaccum_helpers.effective import effective
+from dsaccum_helpers.findings import Fix
+from dsaccum_helpers.mismatches import numerics
+from dsaccum_helpers.mismatches.entry import Mismatch
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from dsaccum_helpers.findings import Finding
+    from dsaccum_helpers.job import Job
+
+
+class BatchNormPerMicroBatch(Mismatch):
+    """Gradients are accumulated, the statistics of batch normalisation are not."""
+
+    code = "batch-norm-per-micro-batch"
+    title = "Batch normalisation sees one micro-batch at a time"
+    symptom = "The same train_batch_size gives another accuracy when it is cut into other micro-batches."
+    cause = "A BatchNorm layer normalises with mean and variance of the micro-batch that is passed forward."
+    consequence = (
+        "The accumulated gradient is not that of the full batch: mean and variance are estimated from each micro-batch "
+        "anew, and the running statistics move once for each micro-batch."
+    )
+    remedy = "A larger micro-batch with fewer accumulation steps, or layers without batch statistics (GroupNorm)."
+    learn = "notebooks/02_matched_or_mismatched.ipynb"
+    severity = "warning"
+
+    def check(self, job: Job) -> Iterable[Finding]:
+        """A model with BatchNorm, and more than one micro-batch per optimizer step."""
+        known, count = job.fact("model.has_batch_norm"), numerics.steps(job)
+        if known is None or known.value is not True or count is None or count < 2:
+            return
+        numbers = effective(job)
+        micro = numerics.whole(numbers.micro.value) if numbers.micro else None
+        replicas = numbers.replicas
+        sees = f"{micro} samples" if micro else "one micro-batch"
+        message = (
+            f"Each BatchNorm layer sees {sees} at a time, {count} times for every optimizer step; "
+            + (f"the step itself is taken on {micro * count} samples per process. " if micro else "")
+            + "Accumulation adds up gradients, not batch statistics, and SyncBatchNorm only joins processes."
+        )
+        fixes = [Fix("Use GroupNorm or LayerNorm, or freeze the statistics.", {"model.has_batch_norm": False})]
+        if micro and replicas and job.config is not None and job.framework in ("deepspeed", "megatron", "openrlhf"):
+            whole = {
+                "train_batch_size": micro * count * replicas,
+                "train_micro_batch_size_per_gpu": micro * count,
+                "gradient_accumulation_steps": 1,
+            }
+            text = f"If memory allows, pass all {micro * count} samples at once: the same batch without accumulation."
+            fixes.insert(0, Fix(text, whole))
+        yield self.found(message, [known.source, *filter(None, numerics.steps_source(job))], fixes)

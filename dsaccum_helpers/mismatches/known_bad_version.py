@@ -1,0 +1,124 @@
+"""A library version with a known fault of gradient accumulation in this setting."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from dsaccum_helpers.effective import effective
+from dsaccum_helpers.findings import Fix
+from dsaccum_helpers.job import Source
+from dsaccum_helpers.mismatches import numerics
+from dsaccum_helpers.mismatches.entry import Mismatch
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from dsaccum_helpers.findings import Finding
+    from dsaccum_helpers.job import Job
+    from dsaccum_helpers.known_versions import Row
+
+
+class KnownBadVersion(Mismatch):
+    """The settings agree, and this version of a library still does not train with them as it should."""
+
+    code = "known-bad-version"
+    title = "This version has a known fault in this setting"
+    symptom = "No message; in most cases only the gradient norm differs from that of another version or ZeRO stage."
+    cause = "A fault of the library that was reported, and mended in a later version."
+    consequence = "Gradients are too small, too large or lost although every number of the job is right."
+    remedy = "Install a version without the fault."
+    learn = "notebooks/02_matched_or_mismatched.ipynb"
+    rank = 6
+
+    def check(self, job: Job) -> Iterable[Finding]:
+        """Each row of the table whose version is known to be installed and whose conditions hold."""
+        from dsaccum_helpers.known_versions import ROWS
+
+        for row in ROWS:
+            version = job.version(row.package)
+            if version and within(version, row.versions) and holds(job, row.when):
+                yield self._finding(job, row, version)
+
+    def _finding(self, job: Job, row: Row, version: str) -> Finding:
+        count = numerics.steps(job)
+        effect = row.effect.format(steps=count or "the accumulation steps")
+        mended = f"{row.package} {row.fixed} is without it" if row.fixed else "no release is known to be without it"
+        message = (
+            f"{row.package} {version}: {row.name}. Here {effect}. "
+            f"Affected: {row.package} {row.versions.replace(',', ', ')}; {mended} ({row.source})."
+        )
+        fixes = [Fix(f"Install {row.package} {row.fixed} or newer.")] if row.fixed else []
+        if row.remedy:
+            fixes.append(Fix(f"{'Until then' if row.fixed else 'What helps'}: {row.remedy}."))
+        where = [job.versions[row.package].source, *self._setting(job, row)]
+        sentence = effect[:1].upper() + effect[1:] + "."
+        return self.found(message, where, fixes, severity=row.severity, consequence=sentence)
+
+    def _setting(self, job: Job, row: Row) -> list[Source]:
+        """Where the settings stand that make the fault bite."""
+        found = []
+        if "stages" in row.when and (stage := job.fact("zero_stage")):
+            found.append(stage.source)
+        if row.when.get("accumulates"):
+            found += [source for source in numerics.steps_source(job) if source]
+        return found
+
+
+def within(version: str, versions: str) -> bool:
+    """Is the version in the range? ``0.18.2+cu121`` and a nightly of it count as themselves; nonsense as outside."""
+    from packaging.specifiers import SpecifierSet
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return SpecifierSet(versions).contains(Version(version), prereleases=True)
+    except InvalidVersion:
+        return False
+
+
+def holds(job: Job, when: dict[str, Any]) -> bool:
+    """Do all conditions of a row hold in this job? One that cannot be known does not."""
+    return all(_TESTS[name](job, wanted) for name, wanted in when.items())
+
+
+def _with(job: Job, wanted: dict[str, str]) -> bool:
+    known = {name: job.version(name) for name in wanted}
+    return all(version and within(version, wanted[name]) for name, version in known.items())
+
+
+def _processes(job: Job) -> int:
+    known = effective(job).processes
+    return numerics.whole(known.value) or 1 if known else 1
+
+
+def _resumes(job: Job, wanted: bool) -> bool:
+    before, now = job.value("checkpoint.train_micro_batch_size_per_gpu"), effective(job).micro
+    return wanted is bool(before and now and now.value != before)
+
+
+def _backwards(job: Job, wanted: bool) -> bool:
+    """Several backward calls in front of one step, in one pass of the loop."""
+    for program in job.programs:
+        calls = [(event.kind, event.actor) for event in program.of(None, "backward", "step")]
+        if any(one == other and one[0] == "backward" for one, other in pairwise(calls)):
+            return wanted
+    return not wanted
+
+
+#: Condition to a function of the job and what the row wants of it.
+_TESTS: dict[str, Any] = {
+    "with": _with,
+    "frameworks": lambda job, wanted: job.framework in wanted,
+    "deepspeed": lambda job, wanted: wanted is numerics.uses_deepspeed(job),
+    "stages": lambda job, wanted: numerics.zero_stage(job) in wanted,
+    "offload": lambda job, wanted: wanted is numerics.offloads(job),
+    "accumulates": lambda job, wanted: (count := numerics.steps(job)) is not None and wanted is (count > 1),
+    "pipeline": lambda job, wanted: wanted is ((job.value("pipeline_parallel") or 1) > 1),
+    "dtype": lambda job, wanted: numerics.dtype(job)[0] == wanted,
+    "fp32_sums": lambda job, wanted: wanted is (numerics.sum_dtype(job) == "fp32"),
+    "processes": lambda job, wanted: wanted is (_processes(job) > 1),
+    "resumes": _resumes,
+    "generations": lambda job, wanted: wanted is ((job.value("generation.num_generations") or 1) > 1),
+    "backwards": _backwards,
+}
