@@ -281,7 +281,8 @@ class Job:
 
 def config_path(name: str) -> tuple[str, ...] | None:
     """The key path in the DeepSpeed config for a name that is none of the facts: ``bf16.enabled``."""
-    if name in FACTS or name.split(".")[0] in ("environment", "trainer", "generation", "accelerator", "loader"):
+    groups = ("environment", "trainer", "generation", "accelerator", "accelerate", "plugin", "loader")
+    if name in FACTS or name.split(".")[0] in groups:
         return None
     return tuple(name.split("."))
 

@@ -1,1 +1,0 @@
-"""Fixes become changes of the person's own file, comments and order kept."""
