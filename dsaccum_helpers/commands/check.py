@@ -38,8 +38,8 @@ def run(words: list[str]) -> int:
     reports = at_worlds(job, options.worlds, **codes) if options.worlds else {0: diagnose(job, **codes)}
     show(reports, options)
     faults = dict.fromkeys(fault for report in reports.values() for fault in report.faults)
-    for fault in faults:
-        complain(f"a fault of dsaccum itself: {fault}. {REPORT_IT}")
+    if faults:
+        complain(f"a fault of dsaccum itself: {'; '.join(faults)}. {REPORT_IT}")
     wrong = any(report.verdict == "mismatch" for report in reports.values())
     return 1 if wrong else 2 * bool(faults)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from dsaccum_helpers.job import BATCH_KEYS, CONFIG_FACTS, FACTS, FRAMEWORKS, JobError
+from dsaccum_helpers.job import CONFIG_FACTS, FACTS, FRAMEWORKS, JobError
 
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
 if TYPE_CHECKING:
@@ -17,19 +17,6 @@ FORMATS = ("text", "json", "sarif", "github", "html")
 FLAGS = ("--here", "--fix", "--write", "--help")
 #: Beginnings of facts that take any further name.
 OPEN_FACTS = ("environment", "trainer", "accelerator", "accelerate", "plugin", "generation")
-#: Blocks and keys at the top of a DeepSpeed config, for ``--set`` where no config is given that has the key.
-CONFIG_KEYS = (
-    *BATCH_KEYS,
-    *("optimizer", "scheduler", "zero_optimization", "zero_allow_untested_optimizer", "fp16", "bf16", "amp"),
-    *("gradient_clipping", "prescale_gradients", "gradient_predivide_factor", "sparse_gradients", "elasticity"),
-    *("communication_data_type", "seq_parallel_communication_data_type", "data_types", "steps_per_print"),
-    *("wall_clock_breakdown", "dump_state", "activation_checkpointing", "flops_profiler", "pipeline", "checkpoint"),
-    *("sequence_parallel_size", "managed_gradient_accumulation", "tensor_parallel", "tensorboard", "wandb"),
-    *("csv_monitor", "comet", "aio", "autotuning", "curriculum_learning", "data_efficiency", "compression_training"),
-    *("sparse_attention", "torch_autocast", "compile", "graph_harvesting", "nebula", "hybrid_engine"),
-    *("zero_force_ds_cpu_optimizer", "disable_allgather", "memory_breakdown", "dataloader_drop_last", "comms_logger"),
-    *("use_data_before_expert_parallelism", "eigenvalue", "progressive_layer_drop", "timers"),
-)
 
 
 class Options:
@@ -127,9 +114,11 @@ def _set(options: Options, name: str, value: str) -> None:
     fact = fact.strip()
     if not (fact and equal):
         raise JobError(f"{name} {value!r:.60} is not NAME=VALUE. Smallest fix: {name} {EXAMPLES[name]}.")
-    known = {**FACTS, **CONFIG_FACTS, **dict.fromkeys(CONFIG_KEYS)}
+    from dsaccum_helpers.known_keys import TOP_LEVEL
+
+    known = [*FACTS, *CONFIG_FACTS, *sorted(TOP_LEVEL)]
     first, dot, second = fact.partition(".")
-    if fact not in known and not (dot and second and first in (*OPEN_FACTS, *CONFIG_KEYS)):
+    if fact not in known and not (dot and second and (first in OPEN_FACTS or first in TOP_LEVEL)):
         near = nearest(fact, known)
         advice = f"{name} {near}={text:.40}" if near else f"{name} {EXAMPLES[name]}"
         raise JobError(f"{name} {fact:.60}: no fact and no DeepSpeed key has this name. Smallest fix: {advice}.")

@@ -28,7 +28,7 @@ def as_github(reports: dict[int, Report]) -> str:
 
 def _annotation(finding: Finding, on: str) -> str:
     place = next((source for source in finding.where if is_file(source.file)), None)
-    values = {"file": place.file, "line": place.line, "col": place.column} if place else {}
+    values = {"file": place.file, "line": place.line, "col": place.line and place.column} if place else {}
     message = [on + short(finding.message, finding.fixes), finding.consequence, *remedies(finding)]
     return _command(
         LEVELS[finding.severity],
@@ -39,7 +39,7 @@ def _annotation(finding: Finding, on: str) -> str:
 
 def is_file(name: str | None) -> bool:
     """Is this a file's name, and neither an option nor standard input?"""
-    return bool(name) and not str(name).startswith("-")
+    return bool(name) and not str(name).startswith("-") and name != "standard input"
 
 
 def remedies(finding: Finding) -> Iterable[str]:
