@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from dsaccum_helpers.batch import KEYS, BatchError, resolve_batch
 from dsaccum_helpers.effective.owners import TRAINERS, given
-
 from dsaccum_helpers.effective.world import count, parallel, processes
 from dsaccum_helpers.job import Fact
 

@@ -1,0 +1,76 @@
+"""What the entries about the three numbers share: settings that work as fixes, under the names of who owns them."""
+
+from __future__ import annotations
+
+from dsaccum_helpers.batch import KEYS, SIZES
+from dsaccum_helpers.effective.fault import Fault, find_fault
+from dsaccum_helpers.effective.owners import ACCUMULATION, PER_DEVICE, TRAINERS
+from dsaccum_helpers.findings import Fix
+
+TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from dsaccum_helpers.job import Job
+
+__all__ = ["Fault", "fault_named", "fixes", "owned", "product"]
+
+
+def fault_named(code: str, job: Job) -> Fault | None:
+    """The fault of the job's numbers where it has this name."""
+    fault = find_fault(job)
+    return fault if fault is not None and fault.code == code else None
+
+
+def fixes(job: Job, fault: Fault) -> list[Fix]:
+    """The nearest settings that work, each with its arithmetic, complete and ready to be applied."""
+    shared = fault.numbers.shared
+    found = []
+    for setting in fault.error.nearest if fault.error else ():
+        replicas = setting["processes"] // shared if "processes" in setting else fault.replicas
+        if fault.numbers.replicas is None and fault.numbers.processes is None and "processes" not in setting:
+            replicas = setting[KEYS[0]] // (setting[KEYS[1]] * setting[KEYS[2]])
+        wish = {} if fault.wanted in (None, setting[KEYS[0]]) else {"wanted.train_batch_size": setting[KEYS[0]]}
+        found.append(Fix(_sentence(fault, setting, replicas), {**owned(job, setting), **wish}))
+    return found
+
+
+def _sentence(fault: Fault, setting: dict[str, Any], replicas: int | None) -> str:
+    before = dict(zip(KEYS, (fault.train, fault.micro, fault.steps), strict=True))
+    changed = [f"{name} {value}" for name, value in setting.items() if name in SIZES or before.get(name) != value]
+    return f"Set {' and '.join(changed) or KEYS[0]}: {product(setting, replicas)}."
+
+
+def product(setting: dict[str, Any], replicas: int | None) -> str:
+    """The equation of a setting: 2 x 18 x 7 = 252."""
+    return f"{setting[KEYS[1]]} x {setting[KEYS[2]]} x {replicas} = {setting[KEYS[0]]}"
+
+
+def owned(job: Job, setting: dict[str, Any]) -> dict[str, Any]:
+    """The setting, also under the names by which a trainer or a loader owns a number of it."""
+    micro, steps = setting[KEYS[1]], setting[KEYS[2]]
+    more: dict[str, Any] = {}
+    if job.framework in TRAINERS:
+        more = {PER_DEVICE: micro, ACCUMULATION: steps}
+    elif job.framework == "lightning":
+        more = {"trainer.accumulate_grad_batches": steps}
+    elif job.framework == "accelerate":
+        more = {name: steps for name in _COUNTS if job.fact(name) is not None}
+    if job.fact("loader.batch_size") is not None:
+        more["loader.batch_size"] = micro
+    return {**setting, **more}
+
+
+_COUNTS = (
+    "accelerator.gradient_accumulation_steps",
+    "accelerate.gradient_accumulation_steps",
+    "plugin.gradient_accumulation_steps",
+    "environment.ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
+)
+
+
+def joined(words: Iterable[Any], last: str = "and") -> str:
+    """a, b and c."""
+    *most, final = map(str, words)
+    return f"{', '.join(most)} {last} {final}" if most else final

@@ -1,0 +1,71 @@
+"""The numbers are right for the processes launched, but DeepSpeed counted one."""
+
+from __future__ import annotations
+
+from dsaccum_helpers.findings import Fix
+from dsaccum_helpers.mismatches.entry import Mismatch
+from dsaccum_helpers.mismatches.numbers import fault_named
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from dsaccum_helpers.findings import Finding
+    from dsaccum_helpers.job import Job
+    from dsaccum_helpers.mismatches.numbers import Fault
+
+
+class WorldSizeSeenAsOne(Mismatch):
+    """Distributed start-up came too late, or the processes do not know of each other."""
+
+    code = "world-size-seen-as-one"
+    title = "DeepSpeed counted one process although more were started"
+    symptom = "Every process raises the AssertionError, and the equation that it prints ends in * 1."
+    cause = "The config was read before the process group existed, or the launcher's variables did not arrive."
+    consequence = "Nothing is trained: numbers that are right are refused. Other numbers would train separate copies."
+    remedy = "Keep the numbers; call deepspeed.init_distributed() before anything reads the config."
+    learn = "notebooks/01_three_numbers.ipynb"
+    silences = (
+        "batch-product-mismatch",
+        "batch-not-divisible",
+        "batch-below-world-size",
+        "written-for-other-world-size",
+        "model-parallel-world",
+    )
+
+    def check(self, job: Job) -> Iterable[Finding]:
+        """The log multiplies by 1, and train / (micro x accumulation) is the number of processes started."""
+        fault = fault_named(self.code, job)
+        if fault is None:
+            return
+        started = fault.numbers.processes.value if fault.numbers.processes else fault.fits
+        offers = _fixes(job, fault)
+        message = (
+            f"The log's assertion {fault.train} != {fault.micro} x {fault.steps} x 1 multiplies by 1, but {started} "
+            f"processes were started, and {fault.micro} x {fault.steps} x {fault.fits} = {fault.train} is right. "
+            f"The numbers are not at fault: DeepSpeed read them before it knew of the other processes. "
+            f"{offers[0].description}"
+        )
+        yield self.found(message, fault.where(), offers)
+
+
+def _fixes(job: Job, fault: Fault) -> list[Fix]:
+    """The order of start-up, the most likely first; never other numbers."""
+    through = " ".join(map(str, (fault.event.values.get("through") or ()) if fault.event else ())).lower()
+    order = Fix(
+        "Call deepspeed.init_distributed() before zero.Init, from_pretrained, HfDeepSpeedConfig or DeepSpeedConfig "
+        "(with a Trainer: make TrainingArguments before the model), so that the group exists when the config is read."
+    )
+    variables = Fix(
+        "Give every process RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT (under mpirun or srun export "
+        "them from the scheduler's own), and then call deepspeed.init_distributed()."
+    )
+    launcher = Fix("Start the script with a launcher that forms the group: deepspeed, torchrun or accelerate launch.")
+    offers = [order, launcher, variables]
+    if any(launch.launcher in ("mpirun", "srun") for launch in job.launches):
+        offers = [variables, order, launcher]
+    elif "init" not in through and "from_pretrained" not in through and job.launches and "prepare" not in through:
+        offers = [order, variables, launcher]
+    if job.version("deepspeed") == "0.9.0":
+        offers.insert(0, Fix("Upgrade DeepSpeed: 0.9.0 builds its config before communication is up; 0.9.1 does not."))
+    return offers
