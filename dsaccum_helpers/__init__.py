@@ -5,13 +5,16 @@ Importing this imports neither torch nor deepspeed; ``compare`` starts them in p
 
 from __future__ import annotations
 
-from dsaccum_helpers.batch import Batch, BatchError, resolve_batch
-from dsaccum_helpers.errors import DsaccumError
-
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
 if TYPE_CHECKING:
     from typing import Any
 
+    from dsaccum_helpers.batch import Batch, BatchError, resolve_batch
+    from dsaccum_helpers.commands.explain import explain
+    from dsaccum_helpers.doctor import check
+    from dsaccum_helpers.errors import DsaccumError
+    from dsaccum_helpers.findings import Finding, Fix, Report
+    from dsaccum_helpers.job import Job, JobError
     from dsaccum_helpers.setting import Setting, SettingError
     from dsaccum_helpers.training import Comparison, Runner, compare
 
@@ -21,22 +24,41 @@ __all__ = [
     "BatchError",
     "Comparison",
     "DsaccumError",
+    "Finding",
+    "Fix",
+    "Job",
+    "JobError",
+    "Report",
     "Runner",
     "Setting",
     "SettingError",
+    "check",
     "compare",
+    "explain",
     "resolve_batch",
 ]
+#: Name to the module that has it. Loaded when first asked for: arithmetic and diagnosis must start in milliseconds.
+_HOMES = {
+    **dict.fromkeys(("Batch", "BatchError", "resolve_batch"), "batch"),
+    "DsaccumError": "errors",
+    **dict.fromkeys(("Setting", "SettingError"), "setting"),
+    **dict.fromkeys(("Job", "JobError"), "job"),
+    **dict.fromkeys(("Finding", "Fix", "Report"), "findings"),
+    "check": "doctor",
+    "explain": "commands.explain",
+    **dict.fromkeys(("Comparison", "Runner", "compare"), "training"),
+}
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded when first asked for: the arithmetic and the diagnosis must start in milliseconds.
-    if name in ("Setting", "SettingError"):
-        from dsaccum_helpers import setting
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
 
-        return getattr(setting, name)
-    if name in ("Comparison", "Runner", "compare"):
-        from dsaccum_helpers import training
+    found = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = found
+    return found
 
-        return getattr(training, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -12,13 +12,13 @@ from dsaccum_helpers.job import JobError
 
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from typing import Any
 
     from dsaccum_helpers.findings import Report
     from dsaccum_helpers.job import Job
 
-__all__ = ["run"]
+__all__ = ["as_json", "finish", "read", "run", "show"]
 
 
 def run(words: list[str]) -> int:
@@ -31,24 +31,34 @@ def run(words: list[str]) -> int:
         return 0
     if not (options.paths or options.set or options.here):
         raise JobError("there is nothing to read. Smallest fix: dsaccum check ds_config.json; --help lists the rest.")
+    if options.fix or options.write:
+        from dsaccum_helpers.commands import fix
+
+        return fix.run(options)
     from dsaccum_helpers.doctor import at_worlds, diagnose
 
     job = read(options)
     codes = {"select": options.select, "ignore": options.ignore}
     reports = at_worlds(job, options.worlds, **codes) if options.worlds else {0: diagnose(job, **codes)}
     show(reports, options)
-    faults = dict.fromkeys(fault for report in reports.values() for fault in report.faults)
+    return finish(reports.values())
+
+
+def finish(reports: Iterable[Report]) -> int:
+    """The exit status; a fault of our own is said, and is one where nothing else was found."""
+    reports = list(reports)
+    faults = dict.fromkeys(fault for report in reports for fault in report.faults)
     if faults:
         complain(f"a fault of dsaccum itself: {'; '.join(faults)}. {REPORT_IT}")
-    wrong = any(report.verdict == "mismatch" for report in reports.values())
-    return 1 if wrong else 2 * bool(faults)
+    return 1 if any(report.verdict == "mismatch" for report in reports) else 2 * bool(faults)
 
 
-def read(options: Options) -> Job:
-    """The Job that the words describe."""
+def read(options: Options, paths: Sequence[Any] | None = None) -> Job:
+    """The Job that the words describe; ``paths`` in place of those of the words."""
     from dsaccum_helpers.doctor import read_job
 
-    job = read_job(*options.paths, framework=options.framework, have=options.have, set=options.set, **options.sizes)
+    read_paths = options.paths if paths is None else paths
+    job = read_job(*read_paths, framework=options.framework, have=options.have, set=options.set, **options.sizes)
     if options.here:
         from dsaccum_helpers.commands.here import look
 

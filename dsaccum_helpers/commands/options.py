@@ -23,7 +23,7 @@ class Options:
     """What was typed after ``dsaccum check``."""
 
     def __init__(self) -> None:
-        self.paths: list[str] = []
+        self.paths: list[Any] = []
         self.framework: str | None = None
         self.sizes: dict[str, int] = {}
         self.have: dict[str, str] = {}

@@ -29,7 +29,7 @@ def as_github(reports: dict[int, Report]) -> str:
 def _annotation(finding: Finding, on: str) -> str:
     place = next((source for source in finding.where if is_file(source.file)), None)
     values = {"file": place.file, "line": place.line, "col": place.line and place.column} if place else {}
-    message = [on + short(finding.message, finding.fixes), finding.consequence, *remedies(finding)]
+    message = [on + short(finding), finding.consequence, *remedies(finding)]
     return _command(
         LEVELS[finding.severity],
         {**values, "title": f"{finding.code}: {finding.title}"},

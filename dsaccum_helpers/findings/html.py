@@ -78,7 +78,7 @@ def _finding(finding: Finding) -> str:
     where = dict.fromkeys(filter(None, map(place, finding.where)))
     if where:
         parts.append(f"<p>At {', '.join(f'<code>{_text(one)}</code>' for one in where)}</p>")
-    parts.append(f"<p>{_text(short(finding.message, finding.fixes))}</p>")
+    parts.append(f"<p>{_text(short(finding))}</p>")
     if finding.consequence:
         parts.append(f"<p>What it does: {_text(finding.consequence)}</p>")
     for number, fix in enumerate(finding.fixes):

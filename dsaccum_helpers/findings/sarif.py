@@ -72,7 +72,7 @@ def _rule(code: str, entry: Any) -> dict[str, Any]:
 
 
 def _result(finding: Finding, on: str, codes: list[str]) -> dict[str, Any]:
-    message = [on + short(finding.message, finding.fixes), finding.consequence, *remedies(finding)]
+    message = [on + short(finding), finding.consequence, *remedies(finding)]
     places = [_location(source) for source in finding.where if is_file(source.file)]
     return {
         "ruleId": finding.code,

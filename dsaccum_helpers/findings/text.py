@@ -27,6 +27,7 @@ __all__ = [
     "plain",
     "short",
     "table_pieces",
+    "wrapped",
 ]
 
 WIDTH = 100
@@ -82,9 +83,12 @@ def place(source: Source) -> str:
     return f"{where} ({key})" if file and key else where.strip(":") or key
 
 
-def short(message: str, fixes: Iterable[object]) -> str:
-    """A message without its remedy where the fixes say it again."""
-    return message.partition(" Smallest fix:")[0] if fixes else message
+def short(finding: Finding) -> str:
+    """The message without its remedy where the fixes say it again."""
+    message = finding.message
+    if finding.fixes:
+        message = message.partition(" Smallest fix:")[0].removesuffix(finding.fixes[0].description).rstrip()
+    return message
 
 
 def pieces(report: Report, width: int = WIDTH) -> Iterator[Piece]:
@@ -139,9 +143,11 @@ def _numbers(report: Report) -> Iterator[Piece]:
     if set(values) == {"?"}:
         return
     wide = max(map(len, values))
+    train, micro, steps, replicas = (report.batch.get(name) for name in NUMBERS)
+    equal = train is None or None in (micro, steps, replicas) or train == micro * steps * replicas  # type: ignore[operator]
     yield "\n", ""
-    for name, value, sign in zip(NUMBERS, values, " =xx", strict=True):
-        yield f"  {sign} {value:>{wide}}", "bold"
+    for name, value, sign in zip(NUMBERS, values, ("", "=" if equal else "!=", "x", "x"), strict=True):
+        yield f"  {sign:>2} {value:>{wide}}", "bold"
         source = report.sources.get(name, "")
         if not source and value != "?" and name != NUMBERS[3]:
             source = "derived"
@@ -171,22 +177,22 @@ def _finding(finding: Finding, width: int) -> Iterator[Piece]:
     where = ", ".join(dict.fromkeys(filter(None, map(place, finding.where[:4]))))
     if where:
         more = f" and {len(finding.where) - 4} more" if len(finding.where) > 4 else ""
-        yield f"{indent}at {plain(where)}{more}\n", "dim"
-    yield from ((line, "") for line in _wrapped(short(finding.message, finding.fixes), indent, width))
+        yield from ((line, "dim") for line in wrapped(f"at {where}{more}", indent, width, indent + "   "))
+    yield from ((line, "") for line in wrapped(short(finding), indent, width))
     if finding.consequence:
-        yield from ((line, "") for line in _wrapped(f"What it does: {finding.consequence}", indent, width))
+        yield from ((line, "") for line in wrapped(f"What it does: {finding.consequence}", indent, width))
     for number, fix in enumerate(finding.fixes):
         words = "or: " if number else "Smallest fix: "
-        lines = _wrapped(f"{words}{fix.description}", indent + "  " * bool(number), width)
+        lines = wrapped(f"{words}{fix.description}", indent + "  " * bool(number), width)
         yield from ((line, "" if number else "green") for line in lines)
 
 
 def _bullets(sentences: Iterable[str], width: int) -> Iterator[str]:
     for sentence in sentences:
-        yield from _wrapped(f"- {sentence}", "  ", width, "    ")
+        yield from wrapped(f"- {sentence}", "  ", width, "    ")
 
 
-def _wrapped(text: str, indent: str, width: int, hanging: str | None = None) -> Iterator[str]:
+def wrapped(text: str, indent: str, width: int, hanging: str | None = None) -> Iterator[str]:
     """Lines of at most ``width`` characters where the words allow it."""
     for paragraph in plain(text).splitlines():
         line = indent

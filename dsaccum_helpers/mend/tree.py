@@ -1,4 +1,4 @@
-"""Where each key and value of a JSON, HJSON or YAML text begins and ends: what is needed to change one and keep the rest.
+"""Where each key and value of a JSON, HJSON or YAML text begins and ends, so that one can be changed and the rest kept.
 
 The readers know where keys stand; a change must know where values end, and what separates them.
 """

@@ -1,0 +1,115 @@
+"""The first fix of each finding that can be written into a file, one finding after the other until none is left."""
+
+from __future__ import annotations
+
+import copy
+from itertools import combinations
+
+from dsaccum_helpers.job import BATCH_KEYS, Config, Job
+from dsaccum_helpers.mend import mended, placed
+from dsaccum_helpers.mend.files import Originals
+from dsaccum_helpers.mend.tree import Unmendable
+
+TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    from dsaccum_helpers.findings import Finding, Fix, Report
+
+    Change = tuple[tuple[str, tuple[str, ...]], Any]
+
+__all__ = ["Repair", "repair"]
+
+ROUNDS = 8  # a job with more faults than this is better mended by hand
+
+
+class Repair:
+    """What was mended.
+
+    ``texts``: file to (text before, text after). ``done``: (code, Fix) in the order applied.
+    ``report``: what is said of the mended job.
+    """
+
+    def __init__(self, report: Report) -> None:
+        self.texts: dict[str, tuple[str, str]] = {}
+        self.done: list[tuple[str, Fix]] = []
+        self.report = report
+
+
+def repair(job: Job, diagnose: Callable[[Job], Report], originals: Originals) -> Repair:
+    """Mend what can be mended by changing files; nothing is written. ``diagnose`` judges every step."""
+    result = Repair(diagnose(job))
+    changes: list[Change] = []
+    for _ in range(ROUNDS):
+        step = next(_steps(job, result.report, diagnose, originals), None)
+        if step is None:
+            break
+        finding, fix, places, job, result.report = step
+        changes = [*(old for old in changes if old[0] not in dict(places)), *places]
+        result.done.append((finding.code, fix))
+    after = mended(changes, originals.text)
+    result.texts = {name: (originals.text(name), text) for name, text in after.items() if text != originals.text(name)}
+    return result
+
+
+def _steps(
+    job: Job, report: Report, diagnose: Callable[[Job], Report], originals: Originals
+) -> Iterator[tuple[Finding, Fix, list[Change], Job, Report]]:
+    """Fixes that mend a finding, bring no other, and can be written: with the fewest changes first."""
+    for finding in report.findings:
+        for fix in finding.fixes:
+            changed = {name: value for name, value in fix.set.items() if job.value(name) != value}
+            places = _places(job, changed, originals)
+            for names in _choices(job, changed) if places else ():
+                trial = _clone(job)
+                for name in names:
+                    trial.set(name, changed[name])
+                after = diagnose(trial)
+                if _mended(finding, fix, report, after):
+                    yield finding, fix, [(places[name], changed[name]) for name in names], trial, after
+                    break
+
+
+def _places(job: Job, changed: dict[str, Any], originals: Originals) -> dict[str, Any]:
+    """Where each change belongs; empty unless all of them can be written."""
+    try:
+        places = {name: placed(job, name, originals.text) for name in changed}
+        if None in places.values():
+            return {}
+        mended([(places[name], changed[name]) for name in changed], originals.text)
+    except Unmendable:
+        return {}
+    return places
+
+
+def _choices(job: Job, changed: dict[str, Any]) -> Iterator[list[str]]:
+    """The names to change: without the batch keys that are missing and can stay so, then with more of them."""
+    free = [name for name in BATCH_KEYS if name in changed and job.fact(name) is None]
+    needed = [name for name in changed if name not in free]
+    for size in range(len(free) + 1):
+        for more in combinations(free, size):
+            if needed or more:
+                yield [*needed, *more]
+
+
+def _mended(finding: Finding, fix: Fix, before: Report, after: Report) -> bool:
+    """Is the finding gone, nothing new there, and every batch number as the fix promised?"""
+    if finding.code in after.codes or (after.missing and not before.missing):
+        return False
+    wrong = {found.code for found in after.findings if found.severity != "note"}
+    numbers = {name: fix.set[name] for name in BATCH_KEYS if isinstance(fix.set.get(name), int)}
+    kept = all(after.batch.get(name) in (value, None) for name, value in numbers.items())
+    return kept and wrong <= set(before.codes)
+
+
+def _clone(job: Job) -> Job:
+    """A job that can be changed; what was read of scripts and logs is shared."""
+    new = copy.copy(job)
+    new.facts = {name: list(facts) for name, facts in job.facts.items()}
+    new.configs = []
+    for config in job.configs:
+        fresh: Config = copy.copy(config)
+        fresh.values, fresh.places = copy.deepcopy(config.values), dict(config.places)
+        new.configs.append(fresh)
+    return new
