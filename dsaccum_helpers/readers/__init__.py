@@ -7,11 +7,9 @@ YAML, logs, scripts.
 
 from __future__ import annotations
 
-import os
-
 from dsaccum_helpers.job import Config, JobError
-from dsaccum_helpers.readers import config
-from dsaccum_helpers.readers.files import Document, is_file, load
+from dsaccum_helpers.readers import config, following
+from dsaccum_helpers.readers.files import Document, load
 
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
 if TYPE_CHECKING:
@@ -29,46 +27,35 @@ def read(paths: Iterable[Any], job: Job) -> None:
     A path is a ``str`` or ``os.PathLike``; ``-`` is standard input; a dict is a DeepSpeed config; a (name, text or
     bytes) pair is an upload.
     """
-    documents = []
+    documents: dict[str, Document] = {}
     for path in paths:
         if isinstance(path, dict):
             job.configs.append(Config(_copied(path), None, kind="given"))
         else:
-            documents.append(load(path))
-    folders = {document.name: document.folder for document in documents}
+            document = load(path)
+            documents.setdefault(document.name, document)  # a file given twice says nothing more
+    folders = {name: document.folder for name, document in documents.items()}
     others: list[tuple[Document, config.Parsed | None]] = []
-    for document in documents:
-        answer = False if document.name.endswith((".py", ".ipynb")) else config.read(document, job)
-        if answer is not True:
-            others.append((document, answer or None))
-    _follow(job, folders)
+    for document in documents.values():
+        for part in _parts(document):
+            answer = False if part.ending in (".py", ".ipynb") else config.read(part, job)
+            if answer is not True:
+                others.append((part, answer or None))
+    following.configs(job, folders)
     if others:
         from dsaccum_helpers.readers import kinds
 
-        for _ in kinds.read(others, job):
-            _follow(job, folders)
+        for _ in kinds.read(others, job, folders):
+            following.configs(job, folders)
 
 
-def _follow(job: Job, folders: dict[str, str | None]) -> None:
-    """Read the config files that something names and nobody has given, where they are there."""
-    for fact in job.references:
-        folder = folders.get(fact.source.file)
-        name = str(fact.value)
-        if folder is None or _is_given(name, job):
-            continue
-        for path in dict.fromkeys((os.path.normpath(os.path.join(folder, name)), name)):
-            if is_file(path):
-                document = load(path)
-                folders[document.name] = document.folder
-                config.read(document, job)
-                break
+def _parts(document: Document) -> list[Document]:
+    """The fenced blocks of a posted question; for all else the document itself."""
+    if document.ending not in ("", ".md", ".markdown", ".txt") or "```" not in document.text:
+        return [document]
+    from dsaccum_helpers.readers import fences
 
-
-def _is_given(name: str, job: Job) -> bool:
-    """Is there a config of this name already, read or found unreadable?"""
-    last = name.replace("\\", "/").split("/")[-1]
-    files = [found.file for found in job.configs] + [found.source.file for found in job.unreadable]
-    return any(file and file.replace("\\", "/").split("/")[-1] == last for file in files)
+    return fences.parts(document)
 
 
 def _copied(values: Any, depth: int = 0) -> Any:

@@ -8,7 +8,7 @@ from dsaccum_helpers.job import Config, Source
 
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from typing import Any
 
     from dsaccum_helpers.job import Job
@@ -29,7 +29,6 @@ ALIASES = {
     "accumulation_steps": "gradient_accumulation_steps",
     "gradient_accumulation": "gradient_accumulation_steps",
     "gradient_accumulate_steps": "gradient_accumulation_steps",
-    "accumulate_grad_batches": "accumulate_grad_batches",
 }
 #: Arguments that give the sizes which divide the world into replicas.
 PARALLEL = {
@@ -57,7 +56,7 @@ _TRAINER_NAMES = (
 _TRAINER = frozenset(_TRAINER_NAMES.split())
 _TRL_NAMES = (
     "num_generations max_completion_length max_prompt_length use_vllm vllm_mode vllm_device reward_funcs "
-    "reward_weights steps_per_generation generation_batch_size loss_type_grpo"
+    "reward_weights steps_per_generation generation_batch_size"
 )
 _TRL = frozenset(_TRL_NAMES.split())
 _LIGHTNING_NAMES = "accumulate_grad_batches gradient_clip_val limit_train_batches"
@@ -101,52 +100,99 @@ def pairs(words: Sequence[str]) -> list[tuple[str, Any]]:
 
 def from_words(words: Sequence[str], job: Job, source: Source, script: str | None = None) -> None:
     """Put the arguments of a command line into the job; ``script`` is the program or module they go to."""
-    given = pairs(words)
-    arguments: dict[str, Any] = {}
-    for name, value in given:
+    given: dict[str, Any] = {}
+    for name, value in pairs(words):
         *blocks, last = name.split(".")
         if not blocks or _counts(blocks, last):
-            arguments[last] = value
+            given[last] = value
     named = f"{script or ''} {' '.join(str(word) for word in words if not str(word).startswith('-'))}".lower()
-    if "micro_train_batch_size" in arguments or "openrlhf" in named:
-        _openrlhf(arguments, job, source)
+    if "micro_train_batch_size" in given or "openrlhf" in named or job.asked_framework == "openrlhf":
+        _openrlhf(given, job, source)
         return
-    put(arguments, job, lambda name: source._replace(key=name))
-    speak(arguments, job, source, named)
+
+    def place(name: str) -> Source:
+        return source._replace(key=name)
+
+    put(given, job, place)
+    speak(given, job, source, named)
+    if job.asked_framework == "lightning" or given.keys() & _LIGHTNING:
+        put_devices(given, job, place)
 
 
-def put(arguments: dict[str, Any], job: Job, source: Any) -> None:
+def put(given: dict[str, Any], job: Job, source: Callable[[str], Source]) -> None:
     """Put arguments into the job as ``trainer.*``; ``source(name)`` says where a name stands."""
-    for name, value in arguments.items():
-        name = name.replace("-", "_")
-        if _CONFIG_NAME.search(name) and isinstance(value, str) and _CONFIG_FILE.search(value):
-            job.refer(value, source(name))
-        if name in PARALLEL and isinstance(value, int) and not isinstance(value, bool) and value >= 1:
-            job.add(PARALLEL[name], value, source(name))
+    for key, value in given.items():
+        name = key.replace("-", "_")
+        if _CONFIG_NAME.search(name) and isinstance(value, str):
+            _refer(value, job, source(key))
+        if name in PARALLEL and is_count(value):
+            job.add(PARALLEL[name], value, source(key))
+        if name == "strategy" and isinstance(value, dict):
+            inner = value.get("init_args")
+            if isinstance(inner, dict) and isinstance(inner.get("config"), str):
+                job.refer(inner["config"], source(key))
+            value = value.get("class_path", "")
         if isinstance(value, dict):
             continue
-        job.add(f"trainer.{ALIASES.get(name, name)}", value, source(name))
+        job.add(f"trainer.{ALIASES.get(name, name)}", value, source(key))
         if name == "num_generations":
-            job.add("generation.num_generations", value, source(name))
+            job.add("generation.num_generations", value, source(key))
 
 
-def speak(arguments: dict[str, Any], job: Job, source: Source, script: str = "") -> None:
-    """Say which framework the arguments belong to, where they can belong to no other."""
-    names = {name.replace("-", "_") for name in arguments}
-    config_named = any(
-        _CONFIG_NAME.search(name) and isinstance(arguments.get(name), str) for name in names & {"deepspeed"}
-    )
-    own_loop = "no_trainer" in script or "zero_stage" in names or arguments.get("deepspeed") is True
+def put_devices(given: dict[str, Any], job: Job, source: Callable[[str], Source]) -> None:
+    """Lightning starts devices x num_nodes processes itself, where both are numbers."""
+    key = next((name for name in ("devices", "gpus") if name in given), "")
+    value, nodes = given.get(key), given.get("num_nodes", 1)
+    if isinstance(value, str) and re.fullmatch(r"\d+(?:,\d*)+", value):
+        value = [number for number in value.split(",") if number]
+    count = len(value) if isinstance(value, list) else value
+    if is_count(count) and is_count(nodes):
+        job.add("processes", count * nodes, source(key))
+
+
+def speak(given: dict[str, Any], job: Job, source: Source, script: str = "") -> bool:
+    """Say which framework the arguments belong to, where they can belong to no other; False where that is open."""
+    names = {name.replace("-", "_") for name in given}
+    config_named = isinstance(given.get("deepspeed"), str) and given["deepspeed"].lower() not in ("none", "")
+    own_loop = "no_trainer" in script or "zero_stage" in names or given.get("deepspeed") is True
+    framework = ""
     if names & _TRL or re.search(r"\btrl\b|grpo", script):
-        job.speak("trl", source)
+        framework = "trl"
     elif names & _LIGHTNING:
-        job.speak("lightning", source)
+        framework = "lightning"
     elif names & {"tensor_model_parallel_size", "model_parallel_size", "pipeline_model_parallel_size"}:
-        job.speak("megatron", source)
-    elif config_named or (
-        not own_loop and (names & _TRAINER or {"per_device_train_batch_size", "output_dir"} <= names)
-    ):
-        job.speak("transformers", source)
+        framework = "megatron"
+    elif config_named or (not own_loop and (names & _TRAINER or names >= _ASKED)):
+        framework = "transformers"
+    if framework:
+        job.speak(framework, source)
+    return bool(framework)
+
+
+def _refer(value: str, job: Job, source: Source) -> None:
+    """A DeepSpeed config that an argument names, or holds as JSON or as base64 of it."""
+    text = value
+    if value.startswith("eyJ"):
+        import base64
+        import binascii
+
+        try:
+            text = base64.b64decode(value + "==").decode()
+        except (binascii.Error, ValueError):
+            return
+    if text.lstrip().startswith("{"):
+        from dsaccum_helpers.readers import config
+
+        values = config.parse(text).values
+        if isinstance(values, dict):
+            config.add(job, values, source.file)
+    elif _CONFIG_FILE.search(value):
+        job.refer(value, source)
+
+
+def is_count(value: Any) -> bool:
+    """Is it a positive integer?"""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def _counts(blocks: Iterable[str], last: str) -> bool:
@@ -170,17 +216,19 @@ def _is_value(word: str) -> bool:
     return not word.startswith("-") or bool(_NUMBER.match(word))
 
 
-def _openrlhf(arguments: dict[str, Any], job: Job, source: Source) -> None:
+def _openrlhf(given: dict[str, Any], job: Job, source: Source) -> None:
     """OpenRLHF builds its DeepSpeed config from these arguments."""
     job.speak("openrlhf", source)
     keys = {"train_batch_size": "train_batch_size", "micro_train_batch_size": "train_micro_batch_size_per_gpu"}
-    values: dict[str, Any] = {key: arguments[name] for name, key in keys.items() if name in arguments}
+    values: dict[str, Any] = {key: given[name] for name, key in keys.items() if name in given}
     places = {(key,): (source.line, source.column) for key in values} if source.line else {}
-    if "zero_stage" in arguments:
-        values["zero_optimization"] = {"stage": arguments["zero_stage"]}
-    if "max_norm" in arguments:
-        values["gradient_clipping"] = arguments["max_norm"]
+    if "zero_stage" in given:
+        values["zero_optimization"] = {"stage": given["zero_stage"]}
+    if "max_norm" in given:
+        values["gradient_clipping"] = given["max_norm"]
+    if is_count(given.get("actor_num_nodes")) and is_count(given.get("actor_num_gpus_per_node")):
+        job.add("processes", given["actor_num_nodes"] * given["actor_num_gpus_per_node"], source)
     if values:
         job.configs.append(Config(values, source.file, places, "arguments"))  # type: ignore[arg-type]
-    rest = {name: value for name, value in arguments.items() if name not in keys and name != "zero_stage"}
+    rest = {name: value for name, value in given.items() if name not in keys and name != "zero_stage"}
     put(rest, job, lambda name: source._replace(key=name))

@@ -19,21 +19,31 @@ if TYPE_CHECKING:
     from dsaccum_helpers.job import Job
     from dsaccum_helpers.readers.files import Document
 
-#: Keys that only a DeepSpeed config has at its top, or nearly so.
-_SIGNS_NAMES = (
-    "train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps zero_optimization "
-    "gradient_clipping steps_per_print wall_clock_breakdown zero_allow_untested_optimizer "
-    "zero_force_ds_cpu_optimizer data_types prescale_gradients gradient_predivide_factor "
-    "activation_checkpointing flops_profiler elasticity autotuning managed_gradient_accumulation "
-    "communication_data_type sparse_gradients amp bfloat16 comms_logger"
+#: Keys that stand at the top of a DeepSpeed config and of nothing else; ``gradient_accumulation_steps`` is everyone's.
+_KEYS = (
+    "train_batch_size train_micro_batch_size_per_gpu zero_optimization gradient_clipping steps_per_print "
+    "wall_clock_breakdown zero_allow_untested_optimizer zero_force_ds_cpu_optimizer data_types prescale_gradients "
+    "gradient_predivide_factor activation_checkpointing flops_profiler elasticity autotuning comms_logger "
+    "managed_gradient_accumulation communication_data_type sparse_gradients bfloat16 gradient_accumulation_dtype"
 )
-SIGNS = frozenset(_SIGNS_NAMES.split())
+KEYS = frozenset(_KEYS.split())
+#: Keys of which a DeepSpeed config holds blocks where arguments of a trainer hold a word or a truth.
+_BLOCKS = ("fp16", "bf16", "optimizer", "scheduler", "amp", "aio", "tensorboard", "wandb", "csv_monitor")
+#: Arguments of trainers, and the other names under which a config may stand.
+_OTHER_NAMES = (
+    "output_dir per_device_train_batch_size num_train_epochs model_name_or_path base_model finetuning_type "
+    "learning_rate max_grad_norm lr_scheduler_type warmup_ratio save_steps logging_steps max_steps num_generations "
+    "micro_batch_size accumulate_grad_batches per_device_eval_batch_size per_gpu_train_batch_size distributed_type "
+    "compute_environment cells nbformat training_args"
+)
+OTHERS = frozenset(_OTHER_NAMES.split())
 _SIGN = re.compile(
     r"train_batch_size|train_micro_batch|gradient_accumulation_|zero_optimization|gradient_clipping|steps_per_print"
     r"|micro_batch_size|\"(?:fp16|bf16)\"\s*:\s*\{"
 )
 _PYTHON_WORD = re.compile(r":\s*(True|False|None)\b")
-_JSON_NAME = re.compile(r"\.(?:json[c5]?|hjson|conf|config)$", re.I)
+_ENDINGS = (".json", ".jsonc", ".json5", ".hjson")
+_CONFIG_NAME = re.compile(r"(?:^|[^a-z])(?:ds|deepspeed|zero)(?![a-z])|zero[\d_]", re.I)
 _START = re.compile(r"(?:\s+|#[^\n]*\n|//[^\n]*\n|/\*.*?\*/)*", re.S)
 _LARGEST = 4_000_000  # a longer text that is no JSON is a log
 
@@ -94,41 +104,37 @@ def read(document: Document, job: Job) -> bool | Parsed:
     """
     text = document.text
     begins = text[_START.match(text).end() :][:1]  # type: ignore[union-attr]
-    named = bool(_JSON_NAME.search(document.name))
+    named = document.ending in _ENDINGS
     if begins != "{" and not named:
         return False
     parsed = parse(text)
     if isinstance(parsed.values, dict):
-        if not _is_plain(parsed.values):
-            from dsaccum_helpers.readers import frameworks
-
-            if frameworks.knows(parsed.values):
-                return parsed
-        return _put(document, parsed, job, named)
-    if begins not in ("{", "[") and not _SIGN.search(text[:100_000]):
-        return False
+        return _put(document, parsed, job) if is_config(parsed.values, document.name) else parsed
     followed = parsed.end is not None and bool(text[parsed.end :].strip())
     signed = bool(_SIGN.search(text[:100_000]))
-    if (followed and not (named and signed)) or (not named and not signed):
+    if _is_lines(text) or (not named and (followed or not signed)):
         return False
     job.unreadable.append(_unreadable(document, parsed))
     return True
 
 
-def _is_plain(values: dict[str, Any]) -> bool:
-    """Is it a DeepSpeed config at first sight, so that no other reader need be loaded to ask?"""
-    return bool(SIGNS & values.keys()) and not values.keys() & {
-        "output_dir",
-        "per_device_train_batch_size",
-        "num_train_epochs",
-        "micro_batch_size",
-        "distributed_type",
-        "deepspeed",
-        "ds_config",
-        "deepspeed_config",
-        "training_args",
-        "trainer",
-    }
+def is_config(values: dict[str, Any], name: str) -> bool:
+    """Is a mapping a DeepSpeed config rather than arguments, or a file in which one is embedded?"""
+    keys = len(values.keys() & KEYS) + sum(isinstance(values.get(block), dict) for block in _BLOCKS)
+    others = len(values.keys() & OTHERS)
+    if keys:
+        return keys >= others or bool(_CONFIG_NAME.search(name))
+    if others:
+        return False
+    from dsaccum_helpers.readers import frameworks
+
+    return not frameworks.knows(values)
+
+
+def _is_lines(text: str) -> bool:
+    """Is it JSON Lines, an object a line, as logs of metrics are?"""
+    lines = text.lstrip().split("\n", 2)[:2]
+    return len(lines) == 2 and all(line.startswith("{") and line.rstrip().endswith("}") for line in lines)
 
 
 def add(
@@ -147,9 +153,9 @@ def add(
     return config
 
 
-def _put(document: Document, parsed: Parsed, job: Job, named: bool) -> bool:
+def _put(document: Document, parsed: Parsed, job: Job) -> bool:
     """Put a config into the job, with what each of its readers says."""
-    if parsed.python and named:  # a printed dict under a config's name: no reader of configs takes it
+    if parsed.python and document.ending in _ENDINGS:  # no reader of configs takes a printed dict
         job.unreadable.append(_unreadable(document, parsed))
         return True
     config = Config(parsed.values, document.name, parsed.places, "log" if parsed.python else "file", document.text)

@@ -26,11 +26,12 @@ _MARKS = (
 #: What no text holds; tabs, line ends, backspaces of progress bars and the escape of colours are left out.
 _CONTROL = re.compile(r"[\x00-\x06\x0e-\x1a\x1c-\x1f]")
 
-Document = namedtuple("Document", "name text folder encoding")
+Document = namedtuple("Document", "name text folder encoding ending")
 Document.__doc__ = """One thing to read.
 
 ``name``: as in reports. ``text``: without a byte-order mark, lines ended by ``\\n``. ``folder``: that of the file, to
 find what it refers to; None for an upload. ``encoding``: ``utf-8``, or what the file has in its place.
+``ending``: the last part of the name, in small letters with its dot.
 """
 
 
@@ -59,7 +60,8 @@ def document(name: str, content: bytes, folder: str | None) -> Document:
     text, encoding = _decoded(name, content)
     if not text.strip():
         raise JobError(f"{name} is empty. Smallest fix: give the file with its content, or leave it out.")
-    return Document(name, text.replace("\r\n", "\n").replace("\r", "\n"), folder, encoding)
+    ending = os.path.splitext(name)[1].lower()
+    return Document(name, text.replace("\r\n", "\n").replace("\r", "\n"), folder, encoding, ending)
 
 
 def is_file(path: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from dsaccum_helpers.job import JobError
+from dsaccum_helpers.readers import following
 
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from dsaccum_helpers.readers.config import Parsed
     from dsaccum_helpers.readers.files import Document
 
-_SHELL_NAME = (".sh", ".bash", ".zsh", ".slurm", ".sbatch", ".sub", ".pbs", ".cmd", ".bat", ".ps1")
+_SHELL_ENDINGS = (".sh", ".bash", ".zsh", ".slurm", ".sbatch", ".sub", ".pbs", ".cmd", ".bat", ".ps1")
 _LAUNCHER = (
     r"(?:(?:\S*/)?(?:deepspeed|torchrun|srun|mpirun|mpiexec|sbatch|pdsh|llamafactory-cli)(?=\s)|(?:\S*/)?accelerate\s+launch"
     r"|(?:\S*/)?python[\d.]*\s+(?:-\S+\s+)*(?:\S+\.py|-m\s+\S+|\S*torch\.distributed)|trl\s+\w+\s+-|axolotl\s+train"
@@ -24,74 +25,70 @@ _PREFIX = r"(?:(?:export|env|nohup|time|sudo|exec|cd\s+\S+\s*&&)\s+|[A-Za-z_]\w*
 _COMMAND = re.compile(rf"^[ \t]*{_PREFIX}{_LAUNCHER}", re.M)
 _PROMPTED = re.compile(rf"^[ \t]*(?:\([\w.-]+\)\s*)?(?:[\w.-]+@[\w.-]+:\S*\s*)?[$%#>+][ \t]+{_PREFIX}{_LAUNCHER}", re.M)
 _SHELL = re.compile(r"\A\s*#!.*\b(?:ba|z|da|k)?sh\b|^#(?:SBATCH|PBS|BSUB|\$)\s", re.M)
-_SET = re.compile(r"^\s*(?:export\s+)?[A-Za-z_]\w*=\S*\s*$", re.M)
 _LOG = re.compile(
     r"^Traceback \(most recent|Traceback \(most recent call last\)|^\S*(?:Error|Exception|Warning)\b.*:"
     r"|\[(?:INFO|WARNING|ERROR|DEBUG)\]|\b(?:INFO|WARNING|ERROR)\b\s*[-:|]|^\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d"
     r"|\d+%\|",
     re.M,
 )
-_HOSTS = re.compile(r"(?:\s*(?:#.*|[\w.-]+[ \t]+slots=\d+[ \t\w=.-]*)?(?:\n|\Z))+\Z")
-_PYTHON = re.compile(r"^(?:import \w|from [\w.]+ import |def \w+\(|class \w+[(:])", re.M)
-_NOTEBOOK = re.compile(r'"(?:cells|nbformat)"\s*:')
+_PYTHON = re.compile(r"^(?:import \w|\w+ = [{\[(]|from [\w.]+ import |def \w+\(|class \w+[(:])", re.M)
 
 
-def read(documents: list[tuple[Document, Parsed | None]], job: Job) -> Iterator[str]:
+def read(documents: list[tuple[Document, Parsed | None]], job: Job, folders: dict[str, str | None]) -> Iterator[str]:
     """Read all that is no DeepSpeed config, in the order in which the kinds count; yields after each kind."""
-    sorted_in: dict[str, list[tuple[Document, Parsed | None]]] = {}
+    kinds: dict[str, list[tuple[Document, Parsed | None]]] = {"launch": [], "settings": [], "log": [], "script": []}
     for document, parsed in documents:
-        sorted_in.setdefault(kind_of(document, parsed), []).append((document, parsed))
-    launches = [document for document, _ in sorted_in.get("launch", [])]
-    logs = [document for document, _ in sorted_in.get("log", [])]
-    for document in (*launches, *logs):
-        text = document.text if document in launches else _typed_commands(document.text)
+        kinds[kind_of(document, parsed)].append((document, parsed))
+    launches = [(document.name, document.text) for document, _ in kinds["launch"]]
+    launches += [(document.name, _typed_commands(document.text)) for document, _ in kinds["log"]]
+    for name, text in launches:
         if text:
-            try:
-                from dsaccum_helpers.readers import launch
-            except ImportError:
-                break
-            launch.read(text, document.name, job)
+            from dsaccum_helpers.readers import launch
+
+            launch.read(text, name, job)
     yield "launch"
-    for document, parsed in sorted_in.get("settings", []):
+    for document, parsed in (*kinds["settings"], *following.settings(job, folders)):
         _settings(document, parsed, job)
     yield "settings"
-    for document in logs:
-        try:
+    for document, _ in kinds["log"]:
+        try:  # TEMPORARY
             from dsaccum_helpers.readers import log
         except ImportError:
             break
         log.read(document.text, document.name, job)
     yield "log"
-    scripts = [(document.name, document.text) for document, _ in sorted_in.get("script", [])]
-    if scripts:
+    if kinds["script"]:
         from dsaccum_helpers.readers import script
 
-        if not hasattr(script, "read"):
-            return
-        script.read(scripts, job)
-        yield "script"
+        if hasattr(script, "read"):  # TEMPORARY
+            script.read([(document.name, document.text) for document, _ in kinds["script"]], job)
+    if job.launches:
+        from dsaccum_helpers.readers import launch
+
+        launch.settle(job)
+    yield "script"
 
 
 def kind_of(document: Document, parsed: Parsed | None = None) -> str:
     """``launch``, ``settings``, ``script`` or ``log``."""
-    text, name = document.text, document.name.lower()
-    start = text[:200_000]
-    if name.endswith((".py", ".ipynb")) or (parsed is not None and {"cells", "nbformat"} <= parsed.values.keys()):
-        return "script"
-    if parsed is not None:
-        return "settings"
-    if name.endswith(_SHELL_NAME) or _SHELL.search(start[:5000]) or _HOSTS.match(start):
-        return "launch"
-    from dsaccum_helpers.readers import frameworks, installed
+    from dsaccum_helpers.readers import frameworks, hostfile, installed
 
-    if name.endswith((".yaml", ".yml")) or frameworks.looks_like_settings(start) or installed.is_list(document):
-        return "settings"
-    logged = _LOG.search(start)
-    if _PYTHON.search(start) and not logged and _parses(text):
-        return "script"
-    if _COMMAND.search(start) and not logged:
+    start = document.text[:200_000]
+    if parsed is not None:
+        return "script" if {"cells", "nbformat"} <= parsed.values.keys() else "settings"
+    if document.ending in (".py", ".ipynb"):
+        # A block of a posted question may be a mere snippet; a file that is no program is for the script reader to say.
+        return "script" if document.name.endswith((".py", ".ipynb")) or _parses(document.text) else "log"
+    if document.ending in _SHELL_ENDINGS or _SHELL.search(start[:5000]) or hostfile.is_hostfile(start):
         return "launch"
-    return "log"
+    settings = document.ending in (".yaml", ".yml") or frameworks.looks_like_settings(start)
+    if settings or installed.is_list(document):
+        return "settings"
+    if _LOG.search(start):
+        return "log"
+    if _PYTHON.search(start) and _parses(document.text):
+        return "script"
+    return "launch" if _COMMAND.search(start) else "log"
 
 
 def _settings(document: Document, parsed: Parsed | None, job: Job) -> None:
