@@ -119,10 +119,15 @@ def _ignored(job: Job, finding: Finding) -> bool:
     return False
 
 
+def _silenced(finding: Finding) -> tuple[str, ...]:
+    """The codes that this finding makes superfluous: its own list where it has one, else that of its entry."""
+    return load(finding.code).silences if finding.silences is None else finding.silences
+
+
 def _without_repetition(found: list[Finding]) -> list[Finding]:
     """Most important first; what another finding says better is left out, what it causes stands under it."""
     codes = {finding.code for finding in found}
-    silent = {code for finding in found for code in load(finding.code).silences if code != finding.code}
+    silent = {code for finding in found for code in _silenced(finding) if code != finding.code}
     kept = [f for f in found if f.code not in silent]
     codes -= silent
     kept = [f for f in kept if not load(f.code).beside or codes & {*load(f.code).beside}]

@@ -36,7 +36,8 @@ class Finding:
     """One thing that is wrong, or worth knowing.
 
     ``code``: the entry of the catalogue. ``where``: Sources, the most telling first. ``because_of``: the code of the
-    main finding of which this one is a consequence, None for a main finding.
+    main finding of which this one is a consequence, None for a main finding. ``silences``: codes that need not be said
+    beside this finding; None where they are those of its entry.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Finding:
         self.code, self.severity, self.title, self.message = code, severity, title, message
         self.where, self.consequence, self.fixes, self.learn = list(where), consequence, list(fixes), learn
         self.because_of: str | None = None
+        self.silences: tuple[str, ...] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """As in the JSON report."""
