@@ -1,0 +1,129 @@
+"""Scripts and notebooks, read with ``ast``: never imported, never run.
+
+``interpreter`` follows the program once through, with values of which it knows no more than their part in training:
+this is an engine, that a loss divided by the accumulation steps. What it meets becomes events (``trace.Program``);
+what it learns besides becomes facts of the job. What cannot be known statically stays unknown.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+
+from dsaccum_helpers.job import JobError, Source
+from dsaccum_helpers.readers.script.interpreter import Interpreter
+from dsaccum_helpers.readers.script.notebook import notebook_source
+
+TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from dsaccum_helpers.job import Job
+
+_IGNORE = re.compile(r"#\s*dsaccum:\s*ignore(?:\[([\w\-,\s]*)\])?")
+
+
+def read(files: Iterable[tuple[str, str]], job: Job) -> None:
+    """Read scripts and notebooks, given as (name, text), together. Raises ``JobError`` where one does not parse."""
+    trees: dict[str, ast.Module] = {}
+    reader = Interpreter(_words(job))
+    for name, text in files:
+        source, places = text, None
+        if name.endswith(".ipynb") or text.lstrip().startswith("{"):
+            source, places = notebook_source(text, name)
+            reader.lines[name] = places
+        trees[name] = _parsed(source, name, places)
+        _note_ignored(source, name, places, job)
+    reader.read(trees)
+    reader.program.files = list(trees)
+    job.programs.append(reader.program)
+    _hand_over(reader, job)
+
+
+def _parsed(source: str, name: str, places: Any) -> ast.Module:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what a person's string literals look like is not our subject
+            return ast.parse(source)
+    except SyntaxError as error:
+        line = error.lineno or 1
+        where = (
+            f"line {line}"
+            if places is None or line > len(places)
+            else f"{places[line - 1][1]}, line {places[line - 1][0]}"
+        )
+        reason = f"{name}, {where}: {error.msg}"
+    except (ValueError, RecursionError, MemoryError, OverflowError) as error:
+        reason = f"{name}: {error or type(error).__name__}"
+    raise JobError(f"{reason}. This is not Python that can be read. Smallest fix: mend that line.")
+
+
+def _words(job: Job) -> dict[str, Any]:
+    """What the command line says to the script: option to value."""
+    words: dict[str, Any] = {}
+    for launch in job.launches[:1]:
+        pending = list(launch.words)
+        while pending:
+            word = pending.pop(0)
+            name, equals, value = word.partition("=")
+            if not name.startswith("-") and not equals:
+                continue
+            if not equals and pending and not pending[0].startswith("--"):
+                value = pending.pop(0)
+            elif not equals:
+                continue
+            words[name.lstrip("-").replace("-", "_")] = _typed(value)
+    words |= {name: facts[0].value for name, facts in job.facts.items() if name.startswith("environment.")}
+    return words
+
+
+def _typed(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return {"true": True, "false": False}.get(text.lower(), text)
+
+
+def _note_ignored(source: str, name: str, places: Any, job: Job) -> None:
+    for line, text in enumerate(source.splitlines(), 1):
+        if "dsaccum" in text and (match := _IGNORE.search(text)):
+            codes = {code.strip() for code in (match[1] or "").split(",") if code.strip()}
+            job.ignored[name, places[line - 1][0] if places else line] = codes
+
+
+def _hand_over(reader: Interpreter, job: Job) -> None:
+    """What was learnt besides events becomes facts."""
+    for name, value, source in reader.learnt:
+        job.add(name, value, source)
+    for framework, source in reader.speakers:
+        job.speak(framework, source)
+    known = {str(fact.value) for fact in job.references}
+    for path, source in reader.references:
+        if path not in known:
+            job.refer(path, source)
+    engines = [engine.config for engine in reader.program.engines if engine.config is not None]
+    for config in [*engines, *reader.made_configs]:
+        if not isinstance(config, str) and config.values:
+            job.configs.append(config)
+    _loader_facts(reader, job)
+
+
+def _loader_facts(reader: Interpreter, job: Job) -> None:
+    """The batch size of the loader that is trained on; with a Trainer, of the first one that is made."""
+    loaders = [role for role in reader.trained_on if not role.facts.get("own")]
+    if not reader.trained_on:
+        loaders = reader.loaders[:1]
+    for loader in loaders:
+        number = loader.facts.get("batch_size")
+        size = number.known() if number is not None else None
+        source: Source = loader.source
+        if loader.facts.get("hidden"):
+            job.add("loader.has_batch_size", False, source)
+        elif isinstance(size, int) and size >= 1:
+            job.add("loader.batch_size", size, source)
+        if loader.facts.get("drop_last") in (True, False):
+            job.add("dataset.drop_last", loader.facts["drop_last"], source)

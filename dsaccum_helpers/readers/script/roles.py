@@ -1,0 +1,219 @@
+"""Methods and attributes of the objects that matter: engines, optimizers, schedulers, loaders, tensors."""
+
+from __future__ import annotations
+
+from dsaccum_helpers.readers.script.numbers import divided
+from dsaccum_helpers.readers.script.state import State, first_of, looks_like
+from dsaccum_helpers.readers.script.values import (
+    Condition,
+    Constant,
+    Count,
+    Instance,
+    Role,
+    Sequence,
+    Tensor,
+    Unknown,
+    Value,
+    engines_of,
+)
+from dsaccum_helpers.trace import Engine, Number, Term
+
+TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
+if TYPE_CHECKING:
+    import ast
+
+    Values = list[Value]
+    Named = dict[str, Value]
+
+_LOGGED = ("item", "detach", "tolist", "cpu", "numpy", "data")
+_GAS = ("gradient_accumulation_steps", "gradient_accumulation_steps_")
+_OPTIMIZERS = ("optim", "opt", "adam", "sgd")
+_SCHEDULERS = ("sched", "lr_")
+
+
+class Roles(State):
+    """What happens when a method is called or an attribute is read."""
+
+    def forward(self, engine: Engine, arguments: Values, keywords: Named, node: ast.Call) -> Tensor:
+        """``engine(batch)``."""
+        self.emit("forward", engine, node)
+        return Tensor({engine, *engines_of(*arguments, *keywords.values())})
+
+    def call_role(self, role: Role, arguments: Values, keywords: Named, node: ast.Call) -> Value:
+        """Calling the object itself."""
+        if role.role in ("engine", "module") and role.engine is not None:
+            return self.forward(role.engine, arguments, keywords, node)
+        if role.role == "model" and role.engine is not None:
+            return self.forward(role.engine, arguments, keywords, node)
+        if role.role == "model":
+            return Tensor(engines_of(*arguments), over=())
+        return Unknown()
+
+    def call_method(self, owner: Value, name: str, arguments: Values, keywords: Named, node: ast.Call) -> Value | None:
+        """``owner.name(...)``; None where nothing is known of it."""
+        if isinstance(owner, Tensor):
+            return self._tensor_method(owner, name, arguments, node)
+        if isinstance(owner, Role):
+            handler = getattr(self, f"_on_{owner.role}", None)
+            made: Value | None = handler(owner, name, arguments, keywords, node) if handler else None
+            return made
+        if isinstance(owner, Instance | Unknown):
+            return self._on_unknown(owner, name, arguments, keywords, node)
+        if isinstance(owner, Sequence) and name in ("append", "extend", "add") and arguments:
+            return self._grown(owner, arguments[0])
+        if isinstance(owner, Constant) and name == "format":
+            return Constant("")
+        return None
+
+    def _grown(self, owner: Sequence, item: Value) -> Value:
+        """A list that grows: it holds one kind of item, and its length is a counter."""
+        owner.items = [*owner.items[:1], item] if engines_of(item) else [item]
+        owner.open = True
+        self.grown.add(id(owner))
+        self.keep.append(owner)
+        return Constant(None)
+
+    def _tensor_method(self, tensor: Tensor, name: str, arguments: Values, node: ast.Call) -> Value:
+        if name == "backward":
+            engine = next((e for e in tensor.engines), None)
+            self.emit("direct-backward", engine, node, loss=tensor)
+            return Constant(None)
+        if name in ("div", "div_", "true_divide") and arguments:
+            made = divided(tensor, arguments[0], node.args[0], self.source(node), tuple(self.guards))
+            if name == "div_":
+                tensor.terms = made.terms
+                return tensor
+            return made
+        made = Tensor(tensor.engines, tensor.terms, tensor.over)
+        made.detached, made.returned = tensor.detached or name in _LOGGED, tensor.returned
+        if name == "sum":
+            made.terms = tuple(Term(term.divisions, True) for term in tensor.terms)
+        return made
+
+    def _on_engine(self, role: Role, name: str, arguments: Values, keywords: Named, node: ast.Call) -> Value | None:
+        engine = role.engine
+        assert engine is not None
+        if name == "backward":
+            return self.engine_backward(engine, arguments, keywords, node)
+        if name in ("step", "zero_grad", "train_batch", "no_sync"):
+            kinds = {"step": "step", "zero_grad": "zero-grad", "train_batch": "train-batch", "no_sync": "no-sync"}
+            data = first_of(arguments, keywords, "data_iter")
+            self.emit(kinds[name], engine, node, on="engine", data=data, module=role.facts.get("module", False))
+            return Tensor({engine}) if name == "train_batch" else Role("context", self.source(node), kind=name)
+        if name == "set_gradient_accumulation_boundary":
+            self.emit("set-boundary", engine, node, value=first_of(arguments, keywords, "is_boundary"))
+            return Constant(None)
+        if name == "is_gradient_accumulation_boundary":
+            return self.boundary(node)
+        counts = {"gradient_accumulation_steps": "gas", "train_micro_batch_size_per_gpu": "micro"}
+        if name in counts:
+            return Count(Number(1, {counts[name]: 1}), name)
+        if name == "deepspeed_io":
+            made = Role("loader", self.source(node), engine, batch_size=Number(1, {"micro": 1}))
+            return made
+        if name in ("parameters", "named_parameters", "module_parameters"):
+            return Role("parameters", self.source(node), engine)
+        if name in ("eval_batch", "forward"):
+            return self.forward(engine, arguments, keywords, node) if name == "forward" else Unknown()
+        if name in ("train", "to", "cuda", "half", "float", "bfloat16"):
+            return role
+        return Unknown(name)
+
+    def engine_backward(self, engine: Engine, arguments: Values, keywords: Named, node: ast.Call) -> Value:
+        """``engine.backward(loss)`` or ``accelerator.backward(loss)``."""
+        loss = first_of(arguments, keywords, "loss")
+        scaled = keywords.get("scale_wrt_gas")
+        if isinstance(loss, Sequence) and loss.items:
+            loss = loss.items[0]
+        tensor = loss if isinstance(loss, Tensor) else Tensor((), over=loss.over if loss else ())
+        self.emit(
+            "backward",
+            engine,
+            node,
+            loss=tensor,
+            scaled=not (isinstance(scaled, Constant) and scaled.value is False),
+        )
+        returned = Tensor({engine}, tensor.terms)
+        returned.returned = engine.kind == "deepspeed"
+        return returned
+
+    def _on_module(self, role: Role, name: str, arguments: Values, keywords: Named, node: ast.Call) -> Value | None:
+        if name == "zero_grad":
+            self.emit("zero-grad", role.engine, node, on="module")
+            return Constant(None)
+        if name in ("parameters", "named_parameters"):
+            return Role("parameters", self.source(node), role.engine)
+        return role if name in ("train", "eval", "to", "cuda", "requires_grad_") else None
+
+    _on_model = _on_module
+
+    def _on_optimizer(self, role: Role, name: str, arguments: Values, keywords: Named, node: ast.Call) -> Value | None:
+        if name == "step":
+            self.emit("optimizer-step", role.engine, node, prepared=role.facts.get("prepared", False))
+        elif name == "zero_grad":
+            self.emit("zero-grad", role.engine, node, on="optimizer", prepared=role.facts.get("prepared", False))
+        elif name == "backward":  # the old FP16_Optimizer and the ZeRO optimizers have one
+            self.emit("direct-backward", role.engine, node, loss=first_of(arguments, keywords, "loss"))
+        return Constant(None)
+
+    def _on_scheduler(self, role: Role, name: str, arguments: Values, keywords: Named, node: ast.Call) -> Value | None:
+        if name == "step":
+            self.emit("scheduler-step", role.engine, node, scheduler=role.facts)
+        return Constant(None) if name == "step" else None
+
+    def _on_loader(self, role: Role, name: str, arguments: Values, keywords: Named, node: ast.Call) -> Value | None:
+        return role if name in ("shuffle", "batch", "repeat", "prefetch", "with_epoch", "to_iterable") else None
+
+    def _on_context(self, role: Role, name: str, arguments: Values, keywords: Named, node: ast.Call) -> Value | None:
+        if role.facts.get("kind") == "scaler" and name == "step" and arguments:
+            return self.call_method(arguments[0], "step", [], {}, node)
+        if role.facts.get("kind") == "scaler" and name == "scale" and arguments:
+            return arguments[0]
+        return None
+
+    def _on_unknown(self, owner: Value, name: str, arguments: Values, keywords: Named, node: ast.Call) -> Value | None:
+        """By the calls made on it something unknown turns out to be an engine, an optimizer, a scheduler."""
+        role = getattr(owner, "role", None)
+        if role is not None:
+            return self._on_engine(Role("engine", role.source, role), name, arguments, keywords, node)
+        if name == "backward" and arguments and isinstance(owner, Unknown):
+            kind = "accelerate" if looks_like(owner, "accel", "fabric") else "deepspeed"
+            owner.role = self.engine(kind, node, owner.name or "engine", guessed=True)
+            return self.engine_backward(owner.role, arguments, keywords, node)
+        if name == "accumulate" and looks_like(owner, "accel"):
+            return Role("context", self.source(node), kind="accumulate")
+        if name == "train_batch" and "data_iter" in keywords and isinstance(owner, Unknown):
+            owner.role = self.engine("deepspeed", node, owner.name, guessed=True)
+            owner.role.pipeline = True
+            return self._on_engine(Role("engine", owner.role.source, owner.role), name, arguments, keywords, node)
+        if name == "step" and looks_like(owner, *_SCHEDULERS):
+            self.emit("scheduler-step", None, node, scheduler={})
+        if name in ("is_gradient_accumulation_boundary",):
+            return self.boundary(node)
+        if name in _GAS or name == "train_micro_batch_size_per_gpu":
+            return Count(Number(1, {"gas" if name in _GAS else "micro": 1}), name)
+        return None
+
+    def role_attribute(self, role: Role, name: str, node: ast.Attribute) -> Value | None:
+        """An attribute of an object that matters."""
+        if role.role == "engine" and role.engine is not None:
+            facts = role.facts
+            if name in ("optimizer", "lr_scheduler", "training_dataloader") and name in facts:
+                return facts[name]
+            if name == "module":
+                return Role("module", self.source(node), role.engine)
+            if name == "optimizer":
+                return Role("optimizer", self.source(node), role.engine)
+            if name == "lr_scheduler":
+                return Role("scheduler", self.source(node), role.engine, owner="engine")
+        if role.role == "accelerator":
+            if name == "sync_gradients":
+                return Condition(self.boundary(node).guard._replace(text="accelerator.sync_gradients"))
+            if name == "gradient_accumulation_steps":
+                return Count(Number(1, {"gas": 1}), name)
+            if name == "num_processes":
+                return Count(Number(1, {"world": 1}), name)
+        if role.role == "namespace":
+            value = role.facts["parser"].get(name)
+            return value if isinstance(value, Value) else None
+        return None

@@ -1,0 +1,328 @@
+"""Statements: one pass through the code, with the loops and conditions around each event."""
+
+from __future__ import annotations
+
+import ast
+
+from dsaccum_helpers.job import Source
+from dsaccum_helpers.readers.script.conditions import guard_of, negated
+from dsaccum_helpers.readers.script.expressions import Expressions
+from dsaccum_helpers.readers.script.values import (
+    Class,
+    Constant,
+    Count,
+    Function,
+    Instance,
+    Mapping,
+    Reference,
+    Role,
+    Scope,
+    Sequence,
+    Unknown,
+    Value,
+    number,
+)
+from dsaccum_helpers.trace import Event, Guard, Loop, is_count_name, named_count
+
+TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
+if TYPE_CHECKING:
+    from collections.abc import Sequence as Items
+    from typing import Any
+
+    Pending = list[tuple[str, Guard]]  # what the rest of the loop ("loop") or function ("function") stands under
+
+_JUMPS = (ast.Continue, ast.Break, ast.Return, ast.Raise)
+_BLOCKS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+
+
+class Statements(Expressions):
+    """Runs statements. Each method ``_kind`` handles one kind and returns the guards that it puts on what follows."""
+
+    def block(self, body: Items[ast.stmt], scope: Scope) -> Pending:
+        """Run statements in order; what follows an early ``continue`` or ``return`` stands under its opposite."""
+        pending: Pending = []
+        for statement in body:
+            self.spend()
+            handler = getattr(self, f"_{type(statement).__name__}", None)
+            new: Pending = handler(statement, scope) or [] if handler else []
+            self.guards += [guard for _, guard in new]
+            pending += new
+            if isinstance(statement, _JUMPS):
+                break
+        if pending:
+            del self.guards[-len(pending) :]
+        return pending
+
+    def _Expr(self, node: ast.Expr, scope: Scope) -> None:
+        self.eval(node.value, scope)
+
+    def _Return(self, node: ast.Return, scope: Scope) -> None:
+        value = self.eval(node.value, scope) if node.value else Constant(None)
+        self.frames[-1].returned.append(value)
+
+    def _Assign(self, node: ast.Assign, scope: Scope) -> None:
+        value = self.eval(node.value, scope)
+        for target in node.targets:
+            self.bind(target, value, scope)
+
+    def _AnnAssign(self, node: ast.AnnAssign, scope: Scope) -> None:
+        if node.value is not None:
+            self.bind(node.target, self.eval(node.value, scope), scope)
+
+    def _AugAssign(self, node: ast.AugAssign, scope: Scope) -> None:
+        self._note_count(node, scope)
+        combined = self.eval(ast.copy_location(ast.BinOp(_as_load(node.target), node.op, node.value), node), scope)
+        if isinstance(combined, Count) and isinstance(node.op, ast.Add | ast.Sub):
+            combined = Unknown(combined.name or ast.unparse(node.target))  # a counter: its value changes all the time
+            combined.counter = True
+        self.bind(node.target, combined, scope)
+
+    def _note_count(self, node: ast.AugAssign, scope: Scope) -> None:
+        """``global_step += 1``, or by a truth value such as ``accelerator.sync_gradients``."""
+        if not isinstance(node.op, ast.Add) or not isinstance(node.target, ast.Name | ast.Attribute):
+            return
+        step = self.eval(node.value, scope)
+        if isinstance(step, Count) and step.number.known() == 1:
+            self.emit("count", None, node, name=ast.unparse(node.target))
+        elif (guard := guard_of(step, node.value, self.source(node))).kind == "boundary":
+            self.guards.append(guard)
+            self.emit("count", None, node, name=ast.unparse(node.target))
+            self.guards.pop()
+
+    def bind(self, target: ast.expr, value: Value, scope: Scope) -> None:
+        """Give a value its name; a tuple of targets takes a sequence apart."""
+        if isinstance(target, ast.Name):
+            scope.names[target.id] = named(value, target.id)
+        elif isinstance(target, ast.Attribute):
+            owner = self.eval(target.value, scope)
+            self.set_attribute(owner, target.attr, named(value, target.attr))
+        elif isinstance(target, ast.Subscript):
+            owner, key = self.eval(target.value, scope), self.eval(target.slice, scope)
+            if isinstance(key, Constant) and isinstance(key.value, str):
+                owner.attributes[key.value] = named(value, key.value)
+        elif isinstance(target, ast.Starred):
+            self.bind(target.value, value, scope)
+        elif isinstance(target, ast.Tuple | ast.List):
+            for place, part in enumerate(target.elts):
+                if isinstance(part, ast.Starred):
+                    self.bind(part.value, Sequence(getattr(value, "items", [])[place:]), scope)
+                    break
+                self.bind(part, self.item(value, place, part), scope)
+
+    def set_attribute(self, owner: Value, name: str, value: Value) -> None:
+        """An attribute set in one branch does not undo what the DeepSpeed branch has set."""
+        old = owner.attributes.get(name)
+        owner.attributes[name] = preferred(old, value) if old is not None and self.guards else value
+
+    def _If(self, node: ast.If, scope: Scope) -> Pending:
+        test = self.eval(node.test, scope)
+        if isinstance(test, Constant) and isinstance(test.value, bool) and isinstance(node.test, ast.Constant):
+            return self.block(node.body if test.value else node.orelse, scope)
+        guard = guard_of(test, node.test, self.source(node.test))
+        before = dict(scope.names)
+        self.under(guard, node.body, scope)
+        after, scope.names = scope.names, before
+        self.under(negated(guard), node.orelse, scope)
+        for name, value in after.items():
+            old = scope.names.get(name)
+            scope.names[name] = value if old is None else preferred(old, value)
+        pending: Pending = []
+        if jump := _jump(node.body):
+            pending.append((jump, negated(guard)))
+        if jump := _jump(node.orelse):
+            pending.append((jump, guard))
+        return [entry for entry in pending if entry[0] != "raise"]
+
+    def under(self, guard: Guard, body: Items[ast.stmt], scope: Scope) -> None:
+        """Run statements under a condition."""
+        self.guards.append(guard)
+        self.block(body, scope)
+        self.guards.pop()
+
+    def _For(self, node: ast.For, scope: Scope) -> None:
+        iterated = self.eval(node.iter, scope)
+        loops, item = self.loops_over(iterated, node)
+        self._widen(node, scope)
+        self.loops += loops
+        self.bind(node.target, item, scope)
+        self.block(node.body, scope)
+        del self.loops[-len(loops) :]
+        self.block(node.orelse, scope)
+
+    _AsyncFor = _For
+
+    def _While(self, node: ast.While, scope: Scope) -> None:
+        self._widen(node, scope)
+        self.loops.append(Loop("while", self.source(node)))
+        self.eval(node.test, scope)
+        self.block(node.body, scope)
+        self.loops.pop()
+
+    def _widen(self, loop: ast.stmt, scope: Scope) -> None:
+        """What a loop changes has no fixed value in it: counters above all."""
+        for node in _inside(loop):
+            if isinstance(node, ast.AugAssign) or _adds_to_itself(node):
+                target = node.target if isinstance(node, ast.AugAssign) else node.targets[0]
+                if isinstance(target, ast.Name) and isinstance(scope.find(target.id), Count):
+                    scope.names[target.id] = _counter(target.id)
+                elif isinstance(target, ast.Attribute):
+                    owner = self.eval(target.value, scope)
+                    if isinstance(owner.attributes.get(target.attr), Count):
+                        owner.attributes[target.attr] = _counter(target.attr)
+
+    def _With(self, node: ast.With, scope: Scope) -> Pending:
+        guards = []
+        for item in node.items:
+            context = self.eval(item.context_expr, scope)
+            if isinstance(context, Role) and context.role == "context":
+                guards.append(Guard(context.facts["kind"], None, "", self.source(node)))
+            if item.optional_vars is not None:
+                inner = context.items[0] if isinstance(context, Sequence) and context.items else context
+                self.bind(item.optional_vars, inner, scope)
+        self.guards += guards
+        pending = self.block(node.body, scope)
+        if guards:
+            del self.guards[-len(guards) :]
+        return pending
+
+    _AsyncWith = _With
+
+    def _Try(self, node: ast.Try, scope: Scope) -> Pending:
+        first = len(self.program.events)
+        pending = self.block(node.body, scope)
+        last = len(self.program.events)
+        for handler in node.handlers:
+            source = self.source(handler)
+            if _jump(handler.body) not in ("raise", "function") and not _raises(handler):
+                info = {"events": self.program.events[first:last], "how": _jump(handler.body) or "pass"}
+                self.program.events.append(
+                    Event("swallowed", None, source, tuple(self.loops), tuple(self.guards), info)
+                )
+            self.under(Guard("failed", None, "an exception", source), handler.body, scope)
+        self.block(node.orelse, scope)
+        self.block(node.finalbody, scope)
+        return pending
+
+    _TryStar = _Try
+
+    def _Match(self, node: ast.Match, scope: Scope) -> None:
+        self.eval(node.subject, scope)
+        subject = ast.unparse(node.subject)
+        for case in node.cases:
+            text = f"{subject} is {ast.unparse(case.pattern)}"
+            self.under(Guard("static", None, text, self.source(node)), case.body, scope)
+
+    def _FunctionDef(self, node: ast.FunctionDef, scope: Scope) -> None:
+        function = Function(node, scope)
+        scope.names[node.name] = function
+        self.functions.append(function)
+
+    _AsyncFunctionDef = _FunctionDef
+
+    def _ClassDef(self, node: ast.ClassDef, scope: Scope) -> None:
+        kind = Class(node, scope, [self.eval(base, scope) for base in node.bases])
+        inner = Scope(scope)
+        scope.names[node.name] = kind
+        self.block(node.body, inner)
+        kind.attributes = dict(inner.names)
+        methods = {id(part) for part in node.body}
+        self.functions = [known for known in self.functions if id(known.node) not in methods]
+        self.classes.append(kind)
+
+    def _Import(self, node: ast.Import, scope: Scope) -> None:
+        for alias in node.names:
+            whole = alias.name if alias.asname else alias.name.split(".")[0]
+            scope.names[alias.asname or whole] = self.module(whole) or Reference(whole)
+
+    def _ImportFrom(self, node: ast.ImportFrom, scope: Scope) -> None:
+        module = self.module(node.module or "")
+        for alias in node.names:
+            if alias.name == "*":
+                scope.names.update(module.attributes if module else {})
+                continue
+            own = module.attributes.get(alias.name) if module else self.module(alias.name)
+            scope.names[alias.asname or alias.name] = own or Reference(f"{node.module or ''}.{alias.name}".strip("."))
+
+
+def named(value: Value, name: str) -> Value:
+    """The value under a name; a number remembers that it was called an accumulation count."""
+    if isinstance(value, Count) and is_count_name(name) and not value.number.symbols:
+        return Count(named_count(name, value.number.factor), name)
+    if isinstance(value, Unknown | Count) and not value.name:
+        value.name = name
+    return value
+
+
+def preferred(old: Value, new: Value) -> Value:
+    """Which of two values, set in two branches, counts: the one that has to do with an engine, else the later one."""
+
+    def weight(value: Value) -> int:
+        if isinstance(value, Role):
+            return 3 if value.engine is not None else 2
+        if isinstance(value, Sequence | Mapping | Instance | Class | Function):
+            return 1 + any(weight(part) > 1 for part in getattr(value, "items", []))
+        if isinstance(value, Unknown):
+            return 3 if value.role is not None else -1
+        return -2 if isinstance(value, Constant) and value.value is None else 0
+
+    return old if weight(old) > weight(new) else new
+
+
+def _counter(name: str) -> Unknown:
+    value = Unknown(name)
+    value.counter = True
+    return value
+
+
+def _as_load(target: ast.expr) -> ast.expr:
+    loaded: Any = type(target)(**{**dict(ast.iter_fields(target)), "ctx": ast.Load()})
+    return ast.copy_location(loaded, target)
+
+
+def _jump(body: Items[ast.stmt]) -> str:
+    """Where the last statement leads: ``loop``, ``function``, ``raise``, or an empty text where it goes on."""
+    last = body[-1] if body else None
+    if isinstance(last, ast.Continue | ast.Break):
+        return "loop"
+    if isinstance(last, ast.Return):
+        return "function"
+    if isinstance(last, ast.If) and last.orelse:
+        ways = {_jump(last.body), _jump(last.orelse)}
+        return ways.pop() if len(ways) == 1 else ""
+    return "raise" if isinstance(last, ast.Raise) else ""
+
+
+def _adds_to_itself(node: ast.AST) -> bool:
+    """``step = step + 1``."""
+    return (
+        isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.BinOp)
+        and ast.unparse(node.value.left) == ast.unparse(node.targets[0])
+    )
+
+
+def _raises(handler: ast.ExceptHandler) -> bool:
+    return any(isinstance(node, ast.Raise) for node in ast.walk(handler))
+
+
+def _inside(loop: ast.stmt) -> list[ast.AST]:
+    """The nodes of a loop, without those of functions that are defined in it."""
+    found: list[ast.AST] = []
+    pending: list[ast.AST] = list(ast.iter_child_nodes(loop))
+    while pending:
+        node = pending.pop()
+        if not isinstance(node, _BLOCKS):
+            found.append(node)
+            pending += ast.iter_child_nodes(node)
+    return found
+
+
+def source_at(file: str, node: Any) -> Source:
+    """Where a node stands."""
+    return Source(file, getattr(node, "lineno", None), getattr(node, "col_offset", -1) + 1 or None)
+
+
+def known_number(value: Value) -> float | None:
+    """A plain number, None where it is not one or not known."""
+    found = number(value)
+    return found.known() if found else None

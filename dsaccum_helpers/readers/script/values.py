@@ -1,0 +1,202 @@
+"""What the interpreter knows of a value: never the value itself, only its part in training."""
+
+from __future__ import annotations
+
+from dsaccum_helpers.trace import Number, Term
+
+TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
+if TYPE_CHECKING:
+    import ast
+    from collections.abc import Iterable
+    from typing import Any
+
+    from dsaccum_helpers.job import Source
+    from dsaccum_helpers.trace import Engine, Guard
+
+_MOST_TERMS = 8
+
+
+class Value:
+    """Anything. ``attributes``: what is known of its attributes and items."""
+
+    __slots__ = ("attributes", "name", "over")
+
+    def __init__(self, name: str = "", over: Iterable[int] = ()) -> None:
+        self.name, self.over = name, frozenset(over)
+        self.attributes: dict[str, Any] = {}
+
+
+class Unknown(Value):
+    """Something of which only its name is known. ``role``: the Engine it turned out to be by the calls made on it."""
+
+    __slots__ = ("counter", "element_of", "role")
+
+    def __init__(self, name: str = "", over: Iterable[int] = (), element_of: int | None = None) -> None:
+        super().__init__(name, over)
+        self.element_of, self.role, self.counter = element_of, None, False
+
+
+class Constant(Value):
+    """A literal that is no number: a text, True, None."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any, name: str = "") -> None:
+        super().__init__(name)
+        self.value = value
+
+
+class Count(Value):
+    """A number, as far as it is known. ``flexible``: the command line may change it."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: Number, name: str = "") -> None:
+        super().__init__(name, number.over)
+        self.number = number
+
+
+class Remainder(Value):
+    """``something % number``."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: Number | None) -> None:
+        super().__init__()
+        self.number = number
+
+
+class Condition(Value):
+    """A truth value with what it means for a micro-batch."""
+
+    __slots__ = ("guard",)
+
+    def __init__(self, guard: Guard) -> None:
+        super().__init__()
+        self.guard = guard
+
+
+class Tensor(Value):
+    """A tensor. ``engines``: whose forward pass it came from. ``terms``: the summands of a loss.
+
+    ``detached``: only a number for a log. ``returned``: what ``engine.backward`` gave back.
+    """
+
+    __slots__ = ("detached", "engines", "returned", "terms")
+
+    def __init__(
+        self, engines: Iterable[Engine] = (), terms: Iterable[Term] = (Term(),), over: Iterable[int] = ()
+    ) -> None:
+        super().__init__("", over)
+        self.engines, self.terms = frozenset(engines), tuple(terms)[:_MOST_TERMS]
+        self.detached = self.returned = False
+
+
+class Sequence(Value):
+    """A list or tuple whose items are known, or one kind of item that is (``items`` of length one, ``open``)."""
+
+    __slots__ = ("items", "open")
+
+    def __init__(self, items: Iterable[Value] = (), open: bool = False) -> None:
+        super().__init__()
+        self.items, self.open = list(items), open
+
+
+class Mapping(Value):
+    """A dict: ``attributes`` holds its items."""
+
+    __slots__ = ()
+
+
+class Reference(Value):
+    """A dotted name of a library: ``name`` is ``torch.optim.SGD``."""
+
+    __slots__ = ()
+
+
+class Function(Value):
+    """A function of the given files. ``owner``: the object it is bound to."""
+
+    __slots__ = ("closure", "node", "owner")
+
+    def __init__(self, node: Any, closure: Scope, owner: Value | None = None) -> None:
+        super().__init__(getattr(node, "name", "<lambda>"))
+        self.node, self.closure, self.owner = node, closure, owner
+
+
+class Class(Value):
+    """A class of the given files. ``bases``: what it derives from."""
+
+    __slots__ = ("bases", "closure", "node")
+
+    def __init__(self, node: ast.ClassDef, closure: Scope, bases: list[Value]) -> None:
+        super().__init__(node.name)
+        self.node, self.closure, self.bases = node, closure, bases
+
+
+class Instance(Value):
+    """An object of a class of the given files; ``attributes`` are its own."""
+
+    __slots__ = ("kind",)
+
+    def __init__(self, kind: Class) -> None:
+        super().__init__(kind.name)
+        self.kind = kind
+
+
+class Role(Value):
+    """An object of a library that matters here.
+
+    ``role``: ``engine``, ``module`` (what the engine wraps), ``model`` (a plain one), ``optimizer``, ``scheduler``,
+    ``loader``, ``iterator``, ``accelerator``, ``plugin``, ``parser``, ``trainer``, ``context``.
+    ``engine``: whose it is. ``facts``: what else is known.
+    """
+
+    __slots__ = ("engine", "facts", "role", "source")
+
+    def __init__(self, role: str, source: Source, engine: Engine | None = None, **facts: Any) -> None:
+        super().__init__(role)
+        self.role, self.source, self.engine, self.facts = role, source, engine, facts
+
+
+class Scope:
+    """Names of a function, with the module's names behind them."""
+
+    __slots__ = ("names", "parent")
+
+    def __init__(self, parent: Scope | None = None) -> None:
+        self.names: dict[str, Value] = {}
+        self.parent = parent
+
+    def find(self, name: str) -> Value | None:
+        """The value of a name, None where it is not known."""
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.names:
+                return scope.names[name]
+            scope = scope.parent
+        return None
+
+
+def number(value: Value | None) -> Number | None:
+    """The Number of a value, None where it is none."""
+    return value.number if isinstance(value, Count) else None
+
+
+def engines_of(*values: Value | None) -> frozenset[Engine]:
+    """Whose forward passes the values came from."""
+    found: set[Engine] = set()
+    pending = list(values)
+    for value in pending[:200]:
+        if isinstance(value, Tensor):
+            found |= value.engines
+        elif isinstance(value, Sequence):
+            found |= engines_of(*value.items[:20])
+        elif isinstance(value, Mapping):
+            found |= engines_of(*list(value.attributes.values())[:20])
+    return frozenset(found)
+
+
+def counted_over(*values: Value | None) -> frozenset[int]:
+    """The collections over which the values were counted."""
+    return frozenset().union(*(value.over for value in values if value is not None))
