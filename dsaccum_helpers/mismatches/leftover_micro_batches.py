@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from dsaccum_helpers.effective import effective
+from dsaccum_helpers.effective.owners import TRAINERS
 from dsaccum_helpers.mismatches.entry import Mismatch, needs_accumulation
+from dsaccum_helpers.mismatches.layers import epoch_length, older, whole, whole_windows
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from dsaccum_helpers.findings import Finding
+    from dsaccum_helpers.job import Job
     from dsaccum_helpers.mismatches.prediction import Prediction
     from dsaccum_helpers.setting import Setting
+
+
+#: The Trainer divides a short last window by its own length from this version on.
+WEIGHTS_SHORT_WINDOWS = "4.46.0"
+#: Frameworks that make an update of the short window at the end of an epoch.
+FLUSHES = ("accelerate", *TRAINERS)
 
 
 class LeftoverMicroBatches(Mismatch):
@@ -22,6 +35,30 @@ class LeftoverMicroBatches(Mismatch):
     consequence = "Updates mix two epochs, the last micro-batches are lost, and the schedule is longer than the run."
     remedy = "Make len(loader) a multiple of gradient_accumulation_steps (drop_last on the window, or pad the data)."
 
+    severity = "warning"
+
+    def check(self, job: Job) -> Iterable[Finding]:
+        """An epoch that is no whole number of windows, in a framework that does not weight the short one rightly."""
+        numbers = effective(job)
+        steps, known = whole(numbers.steps and numbers.steps.value), epoch_length(job, numbers)
+        if not steps or steps == 1 or known is None or not known[0] % steps:
+            return
+        if job.framework in TRAINERS and not older(job, "transformers", WEIGHTS_SHORT_WINDOWS):
+            return
+        length, words = known
+        rest, epochs = length % steps, job.value("epochs")
+        none = length < steps and (epochs or 0) * length < steps and epochs is not None and job.framework not in FLUSHES
+        message = f"{words[0].upper()}{words[1:]}; windows of {steps} leave {rest} over. "
+        facts = [job.fact("loader.length") or job.fact("dataset.length"), numbers.steps]
+        where = [fact.source for fact in facts if fact and fact.source and fact.source.file]
+        yield self.found(
+            message + _fate(job, length, steps, epochs, none),
+            where,
+            whole_windows(job, numbers, length, steps),
+            severity="error" if none else None,
+            consequence="No update is made at all, without a message." if none else None,
+        )
+
     def needs(self, setting: Setting) -> str | None:
         """Nothing can be left over of a window of one micro-batch."""
         return needs_accumulation(setting)
@@ -35,3 +72,23 @@ class LeftoverMicroBatches(Mismatch):
         """The engine makes one update for each full window, across epochs."""
         epochs, length = self.epochs(setting)
         return self._prediction(setting, optimizer_steps=epochs * length // setting.gradient_accumulation_steps)
+
+
+def _fate(job: Job, length: int, steps: int, epochs: float | None, none: bool) -> str:
+    """What becomes of the micro-batches that are left over."""
+    rest = length % steps
+    if none:
+        return f"{epochs} x {length} micro-batches hold no full window of {steps}: the run makes 0 updates."
+    if job.framework in FLUSHES:
+        return (
+            f"The short window is an update of its own whose {rest} micro-batches are divided by {steps}, not {rest}."
+        )
+    if length < steps:
+        return f"An epoch makes no update of its own; windows of {steps} straddle epochs."
+    if epochs == 1:
+        return f"The last {rest} are never applied."
+    text = f"They stay in the gradient buffers, weighted 1/{steps} each, and join the next epoch's first window"
+    last = int(epochs) * length % steps if epochs else None
+    if last:
+        return f"{text}; after {int(epochs or 0)} epochs {last} are never applied."
+    return f"{text}; updates straddle epochs." if last == 0 else f"{text}; those of the last epoch are never applied."

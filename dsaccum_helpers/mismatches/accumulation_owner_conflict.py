@@ -1,0 +1,228 @@
+"""Several owners of the accumulation count under Accelerate, and one of them silently wins."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+
+from dsaccum_helpers.effective import effective
+from dsaccum_helpers.effective.owners import TRAINERS, VARIABLE, uses_deepspeed
+from dsaccum_helpers.findings import Fix
+from dsaccum_helpers.mismatches.entry import Mismatch
+from dsaccum_helpers.mismatches.layers import complete, older, whole
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from dsaccum_helpers.findings import Finding
+    from dsaccum_helpers.job import Job, Source
+
+KEY = "gradient_accumulation_steps"
+FLAG, FIELD = f"accelerate.flag.{KEY}", f"accelerate.{KEY}"
+PLUGIN, ARGUMENT = f"plugin.{KEY}", f"accelerator.{KEY}"
+#: Fields of an Accelerate YAML that may not stand beside deepspeed_config_file.
+FIELDS = (
+    KEY,
+    "gradient_clipping",
+    "zero_stage",
+    "offload_optimizer_device",
+    "offload_param_device",
+    "offload_param_nvme_path",
+    "offload_optimizer_nvme_path",
+    "zero3_save_16bit_model",
+)
+#: Before this version Accelerator's own count replaced the one of the JSON; PR 1901.
+JSON_COUNTS = "0.23.0"
+#: From this version on Accelerator takes over the count of the JSON; PR 3632.
+COUNTS_AGREE = "1.8.0"
+
+Owner = namedtuple("Owner", "steps name source")
+Owner.__doc__ = "One accumulation count, what says it in words, and where."
+
+
+class AccumulationOwnerConflict(Mismatch):
+    """JSON, YAML, environment, launch flag, plugin and argument can all say the count; only one is used."""
+
+    code = "accumulation-owner-conflict"
+    title = "Several places say the accumulation steps, and only one of them counts"
+    symptom = 'At most "Gradient accumulation steps mismatch" or "Updating DeepSpeed\'s gradient accumulation steps".'
+    cause = "Accelerate reads the count from JSON, YAML, environment, launch flag, plugin and argument, in that order."
+    consequence = "Training runs with another effective batch than the one written in the place that was edited."
+    remedy = "Write the count in one place, or the same count in all of them."
+    explains = ("step-unit-confusion",)
+
+    def check(self, job: Job) -> Iterable[Finding]:
+        """One finding: what is refused, else dropped, else said by the log, else what the files say."""
+        for look in (self._refused, self._dropped, self._logged, self._differing):
+            found = next(iter(look(job)), None)
+            if found is not None:
+                yield found
+                return
+
+    def _refused(self, job: Job) -> Iterator[Finding]:
+        """Fields of the YAML beside a deepspeed_config_file: Accelerate raises ValueError."""
+        file = job.fact("accelerate.deepspeed_config_file")
+        facts = {name: fact for name in FIELDS if (fact := job.fact(f"accelerate.{name}"))}
+        facts = {name: fact for name, fact in facts.items() if str(fact.source.file).endswith((".yaml", ".yml"))}
+        events = job.said("fields-ignored")
+        consequence = "Nothing is trained: Accelerate raises ValueError as the plugin is made."
+        if file and str(file.value).lower() != "none" and facts:
+            text = ", ".join(facts)
+            message = f"The Accelerate YAML names the config file {file.value} and has {text} beside it"
+            ours, theirs = facts.get(KEY), job.fact(KEY)
+            if ours and theirs and ours.value != theirs.value:
+                message += f" ({KEY} {ours.value} in the YAML, {theirs.value} in the JSON)"
+            numbers = {
+                **_numbers(job, whole(theirs and theirs.value)),
+                **{f"accelerate.{name}": None for name in facts},
+            }
+            fix = Fix(f"Remove {text} from the YAML: what the JSON says is used.", numbers)
+            where = [fact.source for fact in facts.values()] + [event.source for event in events]
+            yield self.found(f"{message}; Accelerate refuses both.", where, [fix], consequence=consequence)
+        elif events and not file:
+            message = f"Accelerate refuses settings beside a deepspeed_config_file, {KEY} among them."
+            fix = Fix(f"Remove {KEY} and the other listed fields from the Accelerate YAML; keep them in the JSON.")
+            yield self.found(message, [events[0].source], [fix], consequence=consequence)
+
+    def _dropped(self, job: Job) -> Iterator[Finding]:
+        """The flag of ``accelerate launch`` is exported for DeepSpeed runs alone."""
+        flag, argument = job.fact(FLAG), job.fact(ARGUMENT)
+        steps, used = whole(flag and flag.value), whole(argument.value) if argument else 1
+        if flag is None or steps is None or used is None or used == steps or uses_deepspeed(job):
+            return
+        if uses_deepspeed(job) is None and any("config_file" in launch.text for launch in job.launches):
+            return  # the Accelerate YAML was not given, and may say DEEPSPEED
+        said = f"Accelerator({KEY}={used})" if argument else "Accelerator(), whose default is 1"
+        message = (
+            f"accelerate launch --{KEY} {steps} is handed on only with --use_deepspeed, which is not there: "
+            f"the count stays that of {said}, so {used} micro-batch{'es' * (used != 1)} make an update, not {steps}."
+        )
+        numbers = _numbers(job, steps)
+        fixes = [
+            Fix(f"Write the count where it is read: Accelerator({KEY}={steps}).", {**numbers, ARGUMENT: steps}),
+            Fix("Start with accelerate launch --use_deepspeed.", {**numbers, "accelerate.use_deepspeed": True}),
+        ]
+        yield self.found(message, [flag.source, *([argument.source] if argument else [])], fixes)
+
+    def _logged(self, job: Job) -> Iterator[Finding]:
+        """What Accelerate says as it prepares the engine, unless it has been mended since."""
+        for event in job.said("accumulation-updated"):
+            new, old = event.values.get("to"), event.values.get("before")
+            if new == old or not whole(old) or not _holds(job, old, new):
+                continue
+            message = (
+                f"Accelerate replaced the DeepSpeed config's {KEY} {old} by {new}, the count of Accelerator(...)"
+                f"{' where none is given' * (new == 1)}: updates come after {new}, not {old} micro-batches."
+            )
+            yield self.found(message, _where(job, event.source), _all_agree(job, [old, new]))
+        for event in job.said("accumulation-mismatch"):
+            ours, theirs = event.values.get("plugin"), event.values.get("config")
+            if ours == theirs or not _holds(job, theirs, ours) or _false_alarm(job, ours, theirs):
+                continue
+            message = (
+                f"Accelerator's {KEY} is {ours}, the DeepSpeed config's is {theirs}, and {theirs} is used: "
+                f"an update takes {theirs} micro-batches, not {ours}."
+            )
+            severity = "note" if ours == 1 and not job.fact(ARGUMENT) else None
+            fixes = _all_agree(job, [ours, theirs])
+            yield self.found(message, _where(job, event.source), fixes, severity=severity)
+
+    def _differing(self, job: Job) -> Iterator[Finding]:
+        """What the files say: two or more owners with different counts."""
+        if job.framework in TRAINERS or job.framework != "accelerate" or not uses_deepspeed(job):
+            return
+        owners = _owners(job)
+        if len({owner.steps for owner in owners}) < 2:
+            return
+        used, why = _winner(job, owners)
+        said = ", ".join(f"{owner.name} says {owner.steps}" for owner in owners)
+        message = f"{said}. {why}, so an update takes {used} micro-batch{'es' * (used != 1)}."
+        counts = [owner.steps for owner in owners if owner.steps != used] + [used]
+        where = [owner.source for owner in owners if owner.source and owner.source.file]
+        yield self.found(message, where, _all_agree(job, counts))
+
+
+def _owners(job: Job) -> list[Owner]:
+    """Every explicit count, the first one that a recent Accelerate uses first."""
+    found = []
+    config, asked = job.config, job.fact(KEY)
+    if config is not None and config.kind != "log":
+        if not config.has(KEY):
+            return []  # the key is missing, and Accelerate writes 1: accumulation-key-missing
+        found.append((f"the DeepSpeed config {config.file or ''}".strip(), asked))
+    found.append(("DeepSpeedPlugin(...)", job.fact(PLUGIN)))
+    flag, field = job.fact(FLAG), job.fact(FIELD)
+    launched = flag or field
+    name = f"accelerate launch --{KEY}" if flag else "the Accelerate YAML"
+    # The launcher exports its count over what the shell has.
+    found.append((name, launched) if launched else ("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", job.fact(VARIABLE)))
+    argument = job.fact(ARGUMENT)
+    found.append(("Accelerator(...)", argument))
+    owners = [Owner(steps, name, fact.source) for name, fact in found if fact and (steps := whole(fact.value))]
+    own = [owner for owner in owners if owner.name != "Accelerator(...)"]
+    if len(own) == len(owners) == 1 and _default_counts(job) and own[0].name.startswith("the DeepSpeed config"):
+        owners.append(Owner(1, "Accelerator(), where none is given,", None))
+    return owners
+
+
+def _default_counts(job: Job) -> bool:
+    """Does the default 1 of ``Accelerator()`` matter? Only in versions that do not take over the config's count."""
+    return bool(job.value("accelerator.present")) and older(job, "accelerate", COUNTS_AGREE) is True
+
+
+def _winner(job: Job, owners: list[Owner]) -> tuple[int, str]:
+    """The count that is used, and why."""
+    first = owners[0]
+    if not first.name.startswith("the DeepSpeed config"):
+        return first.steps, f"{first.name[0].upper()}{first.name[1:]} wins without a word"
+    if older(job, "accelerate", JSON_COUNTS):
+        other = next((owner for owner in owners[1:] if owner.name != "DeepSpeedPlugin(...)"), first)
+        return other.steps, f"Before Accelerate {JSON_COUNTS} Accelerator's own count replaces that of the JSON"
+    if older(job, "accelerate", COUNTS_AGREE):
+        return first.steps, (
+            f"Before Accelerate {COUNTS_AGREE} the engine uses the JSON's and Accelerator keeps counting its own"
+        )
+    return first.steps, "The JSON wins"
+
+
+def _holds(job: Job, config: int | None, argument: int | None) -> bool:
+    """Do the files still say what the log complains about?"""
+    asked, own = job.fact(KEY), job.fact(ARGUMENT)
+    if job.config is not None and job.config.kind != "log" and asked and whole(asked.value) != config:
+        return False
+    return own is None or whole(own.value) == argument
+
+
+def _false_alarm(job: Job, ours: int | None, theirs: int | None) -> bool:
+    """Is Accelerate's warning one that right programs give too?
+
+    Every right run of the Hugging Face Trainer with accumulation prints it. Where the script gives Accelerator no
+    count, the config's is taken over, which is what it says. A config without the key is a fault of its own.
+    """
+    if job.framework in TRAINERS or job.said("training-summary"):
+        return True
+    if theirs == 1 and job.config is not None and job.config.kind == "file" and not job.config.has(KEY):
+        return True
+    return ours == 1 and bool(job.value("accelerator.present")) and not job.fact(ARGUMENT)
+
+
+def _where(job: Job, logged: Source) -> list[Source]:
+    """The line of the log, and where the config and the script say their counts."""
+    facts = [job.fact(KEY), job.fact(ARGUMENT)]
+    return [logged, *(fact.source for fact in facts if fact and fact.source.file)]
+
+
+def _numbers(job: Job, steps: int | None) -> dict[str, object]:
+    """The complete setting with this count."""
+    numbers = effective(job)
+    return complete(job, whole(numbers.micro and numbers.micro.value), steps, numbers.replicas)
+
+
+def _all_agree(job: Job, counts: list[int]) -> list[Fix]:
+    """For each count: write it everywhere."""
+    fixes = []
+    for steps in dict.fromkeys(counts):
+        settings = {**_numbers(job, steps), ARGUMENT: steps}
+        text = f"Let every place say {steps}: {KEY} {steps} in the config or YAML and Accelerator({KEY}={steps})"
+        fixes.append(Fix(f"{text}; or write it in one of them alone.", settings))
+    return fixes

@@ -1,0 +1,109 @@
+"""What the entries about framework layers and loaders share: versions, complete settings, the length of an epoch."""
+
+from __future__ import annotations
+
+from dsaccum_helpers.effective.owners import TRAINERS, VARIABLE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from dsaccum_helpers.effective import Effective
+    from dsaccum_helpers.findings import Fix
+    from dsaccum_helpers.job import Job
+
+
+def whole(value: Any) -> int | None:
+    """The value as a positive integer, also where a shell wrote it as text; None where it is none."""
+    if isinstance(value, str) and value.strip().isdecimal():
+        value = int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+def older(job: Job, package: str, version: str) -> bool | None:
+    """Is the installed package older than this version? None where nobody says which one is installed."""
+    from packaging.version import InvalidVersion, Version
+
+    known = job.version(package)
+    try:
+        return None if known is None else Version(known).release < Version(version).release
+    except InvalidVersion:
+        return None
+
+
+def complete(
+    job: Job, micro: int | None, steps: int | None, replicas: int | None, train: int | None = None
+) -> dict[str, Any]:
+    """All batch numbers of a setting, under the names of every owner, as a Fix needs them.
+
+    A number that is not known is left to be filled in: "auto" where a framework does that, else removed.
+    """
+    if job.framework == "lightning":
+        numbers: dict[str, Any] = {"train_batch_size": None, "train_micro_batch_size_per_gpu": micro}
+        numbers["gradient_accumulation_steps"] = None
+        return {**numbers, "trainer.accumulate_grad_batches": steps}
+    blank = "auto" if job.framework in (*TRAINERS, "accelerate") else None
+    if train is None and micro and steps and replicas:
+        train = micro * steps * replicas
+    numbers = {"train_batch_size": train or blank, "train_micro_batch_size_per_gpu": micro or blank}
+    numbers["gradient_accumulation_steps"] = steps or blank
+    if job.framework in TRAINERS:
+        numbers |= {"trainer.per_device_train_batch_size": micro} if micro else {}
+        numbers |= {"trainer.gradient_accumulation_steps": steps} if steps else {}
+    if steps:
+        numbers |= dict.fromkeys(accumulation_owners(job), steps)
+    return numbers
+
+
+def accumulation_owners(job: Job) -> list[str]:
+    """The facts beside the DeepSpeed config that say an accumulation count in Accelerate."""
+    places = ("accelerate.flag", "accelerate", "plugin", "accelerator")
+    names = [f"{place}.gradient_accumulation_steps" for place in places]
+    return [name for name in (*names, VARIABLE) if job.fact(name)]
+
+
+def epoch_length(job: Job, numbers: Effective) -> tuple[int, str] | None:
+    """Micro-batches of one rank in one epoch, and how that is known in words; None where it is not."""
+    length = job.value("loader.length")
+    if length is not None:
+        return length, f"the loader gives {length} micro-batches an epoch"
+    size, batch = job.value("dataset.length"), whole(job.value("loader.batch_size"))
+    batch = batch or (numbers.micro and whole(numbers.micro.value))
+    if size is None or batch is None or numbers.processes is None or not numbers.replicas:
+        return None
+    share = -(-size // numbers.replicas)  # DistributedSampler fills up the last rank
+    drop = bool(job.value("dataset.drop_last"))
+    length = share // batch if drop else -(-share // batch)
+    words = (
+        f"{size} samples over {numbers.replicas} ranks are {share} each, which makes {length} micro-batches of {batch}"
+    )
+    return length, words + (" an epoch, the incomplete last one dropped" if drop else " an epoch")
+
+
+def near_divisor(number: int, near: int) -> int | None:
+    """The divisor of ``number`` above 1 that is nearest to ``near``, as far as a bounded search reaches."""
+    for distance in range(1, 4096):
+        for divisor in (near - distance, near + distance):
+            if 1 < divisor <= number and number % divisor == 0:
+                return divisor
+    return None
+
+
+def whole_windows(job: Job, numbers: Effective, length: int, steps: int) -> list[Fix]:
+    """Fixes that make an epoch a whole number of windows: a shorter or longer epoch, or another count."""
+    from dsaccum_helpers.findings import Fix
+
+    fixes = []
+    if length > steps:
+        short = length - length % steps
+        text = f"Leave out the last {length % steps} micro-batches of each epoch: {short} are {short // steps} windows"
+        fixes.append(Fix(f"{text} of {steps}.", {"loader.length": short}))
+    near = near_divisor(length, steps)
+    if near:
+        micro = numbers.micro and whole(numbers.micro.value)
+        text = f"Accumulate {near} micro-batches: {length} are {length // near} windows of {near}."
+        fixes.append(Fix(text, complete(job, micro or None, near, numbers.replicas)))
+    if length < steps:
+        text = f"Give the loader at least {steps} micro-batches an epoch."
+        fixes.append(Fix(text, {"loader.length": steps}))
+    return fixes

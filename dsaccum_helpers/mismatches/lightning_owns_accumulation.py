@@ -1,0 +1,109 @@
+"""The DeepSpeed config holds numbers that Lightning's Trainer owns."""
+
+from __future__ import annotations
+
+from dsaccum_helpers.effective import effective
+from dsaccum_helpers.findings import Fix
+from dsaccum_helpers.mismatches.entry import Mismatch
+from dsaccum_helpers.mismatches.layers import whole
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from dsaccum_helpers.findings import Finding
+    from dsaccum_helpers.job import Job, Source
+
+TRAIN, MICRO, STEPS = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
+OWNER = "trainer.accumulate_grad_batches"
+
+
+class LightningOwnsAccumulation(Mismatch):
+    """Lightning writes accumulate_grad_batches into the config itself, and refuses a count that is already there."""
+
+    code = "lightning-owns-accumulation"
+    title = "The config holds what Lightning's Trainer owns"
+    symptom = "MisconfigurationException: Do not set `gradient_accumulation_steps` in the DeepSpeed config."
+    cause = (
+        "Lightning writes Trainer(accumulate_grad_batches=...) into the DeepSpeed config, which already has numbers."
+    )
+    consequence = (
+        "Nothing is trained: Lightning or DeepSpeed refuses the config at fit(), also where the numbers agree."
+    )
+    remedy = "Take gradient_accumulation_steps and train_batch_size out of the config; set accumulate_grad_batches."
+    silences = (
+        "batch-product-mismatch",
+        "batch-not-divisible",
+        "batch-below-world-size",
+        "world-size-seen-as-one",
+        "written-for-other-world-size",
+        "model-parallel-world",
+        "accumulation-key-missing",
+        "auto-without-trainer",
+    )
+    rank = 4
+
+    def check(self, job: Job) -> Iterable[Finding]:
+        """The accumulation key in any form; a train batch size that is not the product."""
+        if job.framework != "lightning":
+            return
+        config = job.config if job.config and job.config.kind != "log" else None
+        if config and config.has(STEPS) and config.get(STEPS) is not None:
+            yield self._steps(job, config.source(STEPS), config.get(STEPS))
+            return
+        if config and config.has(TRAIN) and config.get(TRAIN) is not None:
+            yield from self._train(job, config.source(TRAIN))
+            return
+        owner = job.fact(OWNER)
+        mended = config is not None or (owner is not None and owner.source.file == "--set")
+        for event in job.said("lightning-owns")[: 0 if mended else 1]:
+            yield self._steps(job, event.source, None)
+
+    def _steps(self, job: Job, source: Source, value: object) -> Finding:
+        given = f"{STEPS} {value!r:.60}" if value is not None else STEPS
+        message = f"The DeepSpeed config has {given}; Lightning fills that in from Trainer(accumulate_grad_batches=...)"
+        message += " and refuses a config that already has it, even with the same number."
+        owner = job.fact(OWNER)
+        wanted = whole(value) if owner is None or whole(value) not in (None, 1) else None
+        steps = wanted or whole(owner and owner.value) or 1
+        where = [source, *([owner.source] if owner else []), *(e.source for e in job.said("lightning-owns"))]
+        return self.found(message, where, [_fix(job, steps)])
+
+    def _train(self, job: Job, source: Source) -> Iterator[Finding]:
+        """Lightning keeps a train batch size; DeepSpeed accepts it where it is the product by chance."""
+        numbers, train = effective(job), job.value(TRAIN)
+        micro, replicas = whole(numbers.micro and numbers.micro.value), numbers.replicas
+        owner = job.fact(OWNER)
+        steps = whole(owner.value) if owner else None
+        refused = [event for event in job.said("product-assertion") if event.values.get("train") == train]
+        severity = None
+        if micro and replicas and (steps or (owner is None and not job.programs and not refused)):
+            product = micro * (steps or 1) * replicas
+            if product == train:
+                return
+            factors = f"{micro} x {steps or 1} x {replicas} = {product}"
+            message = f"The DeepSpeed config pins train_batch_size {train}, and Lightning's Trainer makes {factors}."
+        elif refused:
+            values = refused[0].values
+            factors = f"{values['micro']} x {values['steps']} x {values['world']}"
+            message = (
+                f"The DeepSpeed config pins train_batch_size {train}, and Lightning's Trainer made {factors} of it."
+            )
+        elif whole(train) is None:
+            return
+        else:
+            message = f"The DeepSpeed config pins train_batch_size {train}, which depends on accumulate_grad_batches"
+            message += ": DeepSpeed stops as soon as the two do not fit."
+            severity = "warning"
+        where = [source, *([owner.source] if owner else []), *(event.source for event in refused)]
+        fit = steps or (micro and replicas and train % (micro * replicas) == 0 and train // (micro * replicas)) or 1
+        yield self.found(f"{message} The batch size has to leave the file.", where, [_fix(job, fit)], severity=severity)
+
+
+def _fix(job: Job, steps: int) -> Fix:
+    """Both keys leave the config, and the Trainer says the count."""
+    micro = effective(job).micro
+    size = whole(micro and micro.value)
+    settings = {TRAIN: None, STEPS: None, **({MICRO: size} if size else {}), OWNER: steps}
+    text = f"Remove {TRAIN} and {STEPS} from the DeepSpeed config, and give Trainer(accumulate_grad_batches={steps})."
+    return Fix(text, settings)

@@ -1,0 +1,248 @@
+"""Values of the DeepSpeed config differ from the arguments of the Hugging Face Trainer."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+
+from dsaccum_helpers.findings import Fix
+from dsaccum_helpers.job import Source
+from dsaccum_helpers.mismatches.entry import Mismatch
+from dsaccum_helpers.mismatches.layers import TRAINERS, complete, whole
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import Any
+
+    from dsaccum_helpers.findings import Finding
+    from dsaccum_helpers.job import Fact, Job
+
+TRAIN, MICRO, STEPS = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
+#: Keys that the Trainer compares, with the argument that each must equal; a "+" or "|" joins several arguments.
+PAIRS = {
+    MICRO: "per_device_train_batch_size",
+    STEPS: "gradient_accumulation_steps",
+    TRAIN: "train_batch_size (calculated)",
+    "gradient_clipping": "max_grad_norm",
+    "optimizer.params.lr": "learning_rate",
+    "optimizer.params.eps": "adam_epsilon",
+    "optimizer.params.weight_decay": "weight_decay",
+    "scheduler.params.warmup_max_lr": "learning_rate",
+    "scheduler.params.warmup_num_steps": "warmup_steps",
+}
+BATCH = (TRAIN, MICRO, STEPS)
+
+Row = namedtuple("Row", "key value argument wanted where")
+Row.__doc__ = "A config key and its value, the argument and the value that the Trainer wants, and Sources of both."
+
+
+class TrainerDisagrees(Mismatch):
+    """Two files own the same number, and the Trainer refuses to choose."""
+
+    code = "trainer-disagrees"
+    title = "The DeepSpeed config and the trainer's arguments differ"
+    symptom = "ValueError: Please correct the following DeepSpeed config values that mismatch TrainingArguments values."
+    cause = "The same number stands in the DeepSpeed config and in TrainingArguments, and only one of them was changed."
+    consequence = "Nothing is trained: the Trainer compares every explicit value at train() and stops."
+    remedy = 'Write "auto" for these keys in the DeepSpeed config: the arguments then own them.'
+    silences = (
+        "batch-product-mismatch",
+        "batch-not-divisible",
+        "batch-below-world-size",
+        "world-size-seen-as-one",
+        "written-for-other-world-size",
+        "model-parallel-world",
+    )
+    explains = ("accumulation-key-missing",)
+    rank = 4
+
+    def check(self, job: Job) -> Iterable[Finding]:
+        """Rows of the Trainer's own message, else what it will compare at train()."""
+        rows = [*_logged(job)] or ([*_compared(job)] if job.framework in TRAINERS else [])
+        if not rows:
+            return
+        where = [source for row in rows for source in row.where if source and source.file]
+        yield self.found(f"{'; '.join(map(_words, rows))}.{_factors(job, rows)}", where, _fixes(job, rows))
+
+
+def _words(row: Row) -> str:
+    config = f"the config says {row.key} {_shown(row.value)}"
+    return f"{config}, the trainer's arguments say {row.argument} {_shown(row.wanted)}"
+
+
+def _shown(value: Any) -> str:
+    return ascii(value)[:60]
+
+
+def _factors(job: Job, rows: list[Row]) -> str:
+    """The product behind the calculated train batch size."""
+    train = next((row for row in rows if row.key == TRAIN), None)
+    micro, steps, world = _arguments(job)
+    if train is None or micro is None or steps is None:
+        return ""
+    if world and micro * steps * world == train.wanted:
+        return f" By the arguments it is {micro} x {steps} x {_processes(world)} = {train.wanted}."
+    if micro * steps == train.wanted and world and train.value == micro * steps * world:
+        return (
+            f" {train.value} = {micro} x {steps} x {world} is right for the {_processes(world)} launched, but the "
+            f"Trainer counted 1: start it with the launcher, so that each process knows of the others."
+        )
+    return ""
+
+
+def _processes(number: int) -> str:
+    return f"{number} process" + "es" * (number != 1)
+
+
+def _arguments(job: Job) -> tuple[int | None, int | None, int | None]:
+    """Per-device batch, accumulation steps and world size as the Trainer will see them."""
+    micro_fact = job.fact("trainer.per_device_train_batch_size")
+    micro, steps = whole(micro_fact and micro_fact.value), whole(job.value("trainer.gradient_accumulation_steps"))
+    if (
+        steps is None
+        and micro
+        and not _scripted(micro_fact)
+        and job.fact("trainer.gradient_accumulation_steps") is None
+    ):
+        steps = 1  # the default of TrainingArguments
+    shared = any((job.value(f"{kind}_parallel") or 1) != 1 for kind in ("tensor", "pipeline", "sequence"))
+    return micro, steps, None if shared else whole(job.value("processes"))
+
+
+def _scripted(fact: Fact | None) -> bool:
+    """Was it read in a script, where an argument that is not seen may still be given?"""
+    return fact is not None and str(fact.source.file).endswith((".py", ".ipynb"))
+
+
+def _logged(job: Job) -> Iterator[Row]:
+    """The rows of the log that still hold: a value that has been changed since is no mismatch any more."""
+    for event in job.said("trainer-disagrees"):
+        for key, value, argument, wanted in event.values["rows"]:
+            where = [job.config.source(*key.split("."))] if job.config else []
+            fact = job.fact(f"trainer.{argument}")
+            if _holds(job, key, value, argument, wanted):
+                yield Row(key, value, argument, wanted, [*where, *([fact.source] if fact else []), event.source])
+
+
+def _holds(job: Job, key: str, value: Any, argument: str, wanted: Any) -> bool:
+    path = key.split(".")
+    if job.config and job.config.kind != "log" and job.config.has(*path) and job.config.get(*path) != value:
+        return False
+    if "calculated" not in argument:
+        given = [job.fact(f"trainer.{name}") for name in argument.replace("|", "+").split("+")]
+        return not any(fact and fact.source.file == "--set" for fact in given)
+    micro, steps, world = _arguments(job)
+    if key != TRAIN or not (micro and steps and world) or micro * steps * world != value:
+        return True
+    # The arguments as read make the config's number: they were mended, or the Trainer counted one process.
+    counted_one = micro * steps == wanted
+    return counted_one and not any(event.values.get("world") == 1 for event in job.said("product-assertion"))
+
+
+def _compared(job: Job) -> Iterator[Row]:
+    """What HfTrainerDeepSpeedConfig compares: only values that both sides give; absent keys never differ."""
+    found = job.value("trainer.auto_find_batch_size")
+    micro, steps, world = _arguments(job)
+    wanted: dict[str, Any] = {MICRO: None if found else micro, STEPS: steps}
+    wanted[TRAIN] = micro * steps * world if micro and steps and world and not found else None
+    owners = {MICRO: "per_device_train_batch_size", STEPS: STEPS, TRAIN: "per_device_train_batch_size"}
+    for key, argument in PAIRS.items():
+        fact = job.fact(f"trainer.{owners.get(key, argument)}")
+        want = wanted.get(key) if key in BATCH else fact and fact.value
+        for value, source in _config_values(job, key):
+            if want is not None and _differ(value, want, key in BATCH):
+                yield Row(key, value, argument, want, [source, *([fact.source] if fact else [])])
+
+
+def _config_values(job: Job, key: str) -> Iterator[tuple[Any, Source]]:
+    """The value in the DeepSpeed config; where Accelerate builds that from its YAML or flags, theirs."""
+    path = key.split(".")
+    config = job.config
+    if config is not None:
+        if config.kind != "log" and config.has(*path):
+            yield config.get(*path), config.source(*path)
+        return
+    if key not in (STEPS, "gradient_clipping"):
+        return
+    fact = job.fact(f"accelerate.flag.{key}") or job.fact(f"accelerate.{key}")
+    if fact:
+        yield fact.value, fact.source
+
+
+def _differ(value: Any, wanted: Any, batch: bool) -> bool:
+    """Do both hold a number, and not the same one?"""
+    if batch:
+        return whole(value) is not None and not isinstance(value, str) and value != wanted
+    try:
+        return value != "auto" and not isinstance(value, bool) and float(value) != float(wanted)
+    except (TypeError, ValueError):
+        return False
+
+
+def _fixes(job: Job, rows: list[Row]) -> Iterator[Fix]:
+    """Let the arguments own the numbers, write them into the config, or write the config's into the arguments."""
+    micro, steps, world = _arguments(job)
+    others = [row for row in rows if row.key not in BATCH]
+    owners = complete(job, micro, steps, world)
+    trainer = {name: value for name, value in owners.items() if name not in BATCH}
+    auto = dict.fromkeys(BATCH, "auto") if len(others) < len(rows) else {}
+    names = ", ".join(row.key for row in rows)
+    yield Fix(
+        f'Write "auto" for {names} in the DeepSpeed config: the arguments fill them in.',
+        {**auto, **trainer, **{row.key: "auto" for row in others}},
+    )
+    numbers = {row.key: row.wanted for row in rows}
+    product = numbers.get(TRAIN) or (owners[TRAIN] if isinstance(owners[TRAIN], int) else None)
+    equal = {**owners, **({TRAIN: product} if product else {}), **numbers} if auto else {**numbers}
+    yield Fix(
+        "Write the numbers of the arguments into the DeepSpeed config: "
+        + ", ".join(f"{key} {_shown(value)}" for key, value in numbers.items())
+        + ".",
+        equal,
+    )
+    yield from _argument_fixes(job, rows)
+
+
+def _argument_fixes(job: Job, rows: list[Row]) -> Iterator[Fix]:
+    """Change the arguments to what the config says."""
+    config = {key: whole(row.value) for row in rows for key in BATCH if row.key == key}
+    if not config:
+        return
+    micro, steps, world = _arguments(job)
+    others: dict[str, Any] = {}
+    for row in rows:
+        if row.key not in BATCH:
+            simple = row.argument.isidentifier()
+            others |= {f"trainer.{row.argument}": row.value} if simple else {row.key: "auto"}
+    stated = [whole(job.config.get(key)) if job.config else None for key in (MICRO, STEPS)]
+    for new_micro, new_steps in _cuts(config.get(TRAIN), world, stated, (micro, steps)):
+        settings = complete(job, new_micro, new_steps, world)
+        product = f" ({settings[TRAIN]} = {new_micro} x {new_steps} x {world})" if world else ""
+        yield Fix(
+            f"Keep the config and change the arguments: per_device_train_batch_size {new_micro}, "
+            f"gradient_accumulation_steps {new_steps}{product}.",
+            {**settings, **others},
+        )
+
+
+def _cuts(
+    train: int | None, world: int | None, stated: list[int | None], given: tuple[int | None, int | None]
+) -> Iterator[tuple[int, int]]:
+    """Micro-batch and accumulation steps that make the config's numbers true, the least change first."""
+    micro, steps = (own or argument for own, argument in zip(stated, given, strict=True))
+    if train is None:
+        if micro and steps:
+            yield micro, steps
+        return
+    if world is None or train % world:
+        return
+    share = train // world
+    cuts = []
+    if micro and share % micro == 0 and stated[1] in (None, share // micro):
+        cuts.append((micro, share // micro))
+    if steps and share % steps == 0 and stated[0] in (None, share // steps):
+        cuts.append((share // steps, steps))
+    if not cuts and stated == [None, None]:
+        near = next(n for n in range(min(micro or 1, share), 0, -1) if share % n == 0)
+        cuts.append((near, share // near))
+    yield from dict.fromkeys(cuts)

@@ -1,0 +1,82 @@
+"""The mean of per-micro-batch means over unequal token counts."""
+
+from __future__ import annotations
+
+from dsaccum_helpers.effective import effective
+from dsaccum_helpers.effective.owners import TRAINERS
+from dsaccum_helpers.findings import Fix
+from dsaccum_helpers.mismatches.entry import Mismatch
+from dsaccum_helpers.mismatches.layers import older, whole
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from dsaccum_helpers.findings import Finding
+    from dsaccum_helpers.job import Job
+
+ACROSS = "trainer.average_tokens_across_devices"
+#: From these versions on the Trainer counts tokens over the window, and by default over all devices too.
+COUNTS_WINDOW, COUNTS_DEVICES = "4.46.0", "4.54.0"
+
+
+class UnweightedTokenMean(Mismatch):
+    """A micro-batch of few tokens weighs as much as one of many."""
+
+    code = "unweighted-token-mean"
+    title = "Micro-batches of unequal token counts are averaged as if they were equal"
+    symptom = "No message. The loss with accumulation differs from that of the same batch at once."
+    cause = "Each micro-batch takes the mean over its own label tokens, and the engine averages these means."
+    consequence = "Tokens of short sequences weigh more; the first gradient was up to 80 % off in a constructed case."
+    remedy = "Sum the token losses and divide by the tokens of the whole window, over all ranks."
+
+    def check(self, job: Job) -> Iterable[Finding]:
+        """What the arguments and the fact about the data say."""
+        yield from self._facts(job)
+
+    def _facts(self, job: Job) -> Iterator[Finding]:
+        """The data have unequal token counts, and more than one mean is averaged."""
+        equal = job.fact("dataset.equal_token_counts")
+        if equal is None or equal.value is not False:
+            return
+        numbers = effective(job)
+        steps = whole(numbers.steps and numbers.steps.value) or 1
+        world = numbers.replicas or whole(numbers.processes and numbers.processes.value) or 1
+        where = [equal.source]
+        if job.framework in TRAINERS:
+            yield from self._trainer(job, steps, world)
+        elif steps * world > 1:
+            means = f"{steps} micro-batches x {world} ranks" if world > 1 else f"{steps} micro-batches"
+            message = (
+                f"Each of {means} takes the mean over its own label tokens, and these means are averaged as equals."
+            )
+            fixes = [
+                Fix(
+                    "Sum the token losses, divide by the label tokens of the whole window over all ranks, and multiply "
+                    "by the number of ranks; engine.backward(loss, scale_wrt_gas=False)."
+                ),
+                Fix(
+                    "Or pack the sequences, so that every micro-batch has the same number of label tokens.",
+                    {"dataset.equal_token_counts": True},
+                ),
+            ]
+            yield self.found(message, where, fixes)
+
+    def _trainer(self, job: Job, steps: int, world: int) -> Iterator[Finding]:
+        """The Trainer weights tokens by itself, as far as its version and its argument let it."""
+        across = job.fact(ACROSS)
+        where = [across.source] if across and across.source.file else []
+        if older(job, "transformers", COUNTS_WINDOW):
+            if steps * world > 1:
+                message = f"transformers {job.version('transformers')} averages {steps} x {world} means as equals; "
+                message += f"from {COUNTS_WINDOW} on tokens are counted over the window."
+                yield self.found(message, where, [Fix("Install transformers>=4.54.")])
+            return
+        off = across.value is False if across else older(job, "transformers", COUNTS_DEVICES) is True
+        if world > 1 and off:
+            said = "is false" if across else f"is false by default before transformers {COUNTS_DEVICES}"
+            message = (
+                f"average_tokens_across_devices {said}: inside a rank the tokens are counted over the window, but the "
+                f"means of the {world} ranks are averaged as equals."
+            )
+            yield self.found(message, where, [Fix("average_tokens_across_devices true.", {ACROSS: True})])
