@@ -1,0 +1,177 @@
+"""A batch value that is not a positive integer."""
+
+from __future__ import annotations
+
+from dsaccum_helpers.batch import KEYS, BatchError, resolve_batch
+from dsaccum_helpers.effective import effective
+from dsaccum_helpers.effective.owners import ACCUMULATION, FILLS_ONE, PER_DEVICE, TRAINERS, VARIABLE, is_open
+from dsaccum_helpers.effective.world import count
+from dsaccum_helpers.findings import Fix
+from dsaccum_helpers.mismatches.entry import Mismatch
+from dsaccum_helpers.mismatches.near_keys import nearest
+from dsaccum_helpers.mismatches.numbers import owned
+from dsaccum_helpers.nearest import near_integers
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import Any
+
+    from dsaccum_helpers.findings import Finding
+    from dsaccum_helpers.job import Config, Job
+
+LIGHTNING = "trainer.accumulate_grad_batches"
+#: Numbers that frameworks take from their own arguments.
+_ARGUMENTS = (
+    PER_DEVICE,
+    ACCUMULATION,
+    LIGHTNING,
+    "accelerator.gradient_accumulation_steps",
+    "plugin.gradient_accumulation_steps",
+    "accelerate.gradient_accumulation_steps",
+    VARIABLE,
+)
+
+
+class BatchValueType(Mismatch):
+    """Texts and lists stop DeepSpeed; fractions and true go through without a word."""
+
+    code = "batch-value-type"
+    title = "A batch value is not a positive integer"
+    symptom = "TypeError, ZeroDivisionError or 'has to be greater than 0' at start-up; nothing for 2.5 and true."
+    cause = "A value was quoted, divided by the shell, left empty, or never given."
+    consequence = "Training does not start; or, with 2.5, updates come after 5 micro-batches with twice the gradient."
+    remedy = "Write a positive integer without quotes."
+    learn = "notebooks/01_three_numbers.ipynb"
+
+    def check(self, job: Job) -> Iterable[Finding]:
+        """The three keys and the frameworks' own names for them; else what the log says of such a value."""
+        wrong = [*self._in_config(job), *self._in_arguments(job)] or [*self._missing(job)] or [*self._from_log(job)]
+        yield from wrong[:1]
+
+    def _in_config(self, job: Job) -> Iterator[Finding]:
+        config = job.config
+        if config is None:
+            return
+        values = {key: config.get(key) for key in KEYS}
+        wrong = [key for key, value in values.items() if _is_wrong(config, value)]
+        if not wrong and job.framework in FILLS_ONE and config.has(KEYS[2]) and values[KEYS[2]] is None:
+            kept = {**values, KEYS[2]: 1}
+            text = f'{KEYS[2]} is null, and this framework multiplies by it. Write a number or "auto".'
+            yield self.found(text, [config.source(KEYS[2])], [Fix(f"Set {KEYS[2]} 1.", kept)])
+        if not wrong:
+            return
+        text, offers = _refused(job, {key: None if value == "auto" else value for key, value in values.items()})
+        where = [config.source(key) for key in wrong] + [event.source for event in job.said(*_EVENTS)]
+        yield self.found(text, where, offers)
+
+    def _in_arguments(self, job: Job) -> Iterator[Finding]:
+        for name in _ARGUMENTS:
+            fact = job.fact(name)
+            if fact is None or not _is_off(name, fact.value):
+                continue
+            near = near_integers(fact.value)[:2] or [1]
+            offers = [Fix(f"Set {name} {number}.", _with_product(job, name, number)) for number in near]
+            text = f"{name} is {fact.value!r:.60}, where a positive integer is needed. {offers[0].description}"
+            yield self.found(text, [fact.source] if fact.source.file else [], offers)
+
+    def _missing(self, job: Job) -> Iterator[Finding]:
+        """Neither of the two keys that fix the batch is there, where nothing else adds one."""
+        config, said = job.config, job.said("batch-missing")
+        if config is None or job.framework in ("lightning", "openrlhf", "megatron"):
+            return
+        if any(config.get(key) is not None for key in KEYS[:2]) or config.kind in ("log", "arguments", "embedded"):
+            return
+        if (job.programs and not said) or _elsewhere(config.values) or (config.kind == "script" and not said):
+            return
+        text, offers = _refused(job, dict.fromkeys(KEYS) | {KEYS[2]: count(config.get(KEYS[2]))})
+        yield self.found(text, [config.source(KEYS[0]), *(event.source for event in said)], offers)
+
+    def _from_log(self, job: Job) -> Iterator[Finding]:
+        for event in job.said("lightning-type"):
+            fact = job.fact(LIGHTNING)
+            if fact is None or not (count(fact.value) or isinstance(fact.value, dict)):
+                given = f" (it was given as {fact.value!r:.60})" if fact else ""
+                text = f"accumulate_grad_batches is neither an integer nor a dict{given}: give the Trainer an integer."
+                offers = [Fix(f"Set accumulate_grad_batches to an integer, such as {n}.", {LIGHTNING: n}) for n in (1,)]
+                yield self.found(text, [event.source, *([fact.source] if fact else [])], offers)
+        if job.config is not None:
+            return
+        for event in job.said(*_EVENTS):
+            words = _words(event.kind, event.values)
+            if words:
+                yield self.found(f"{words} Write a positive integer for each batch key.", [event.source])
+
+
+_EVENTS = ("type-error", "zero-division", "positive-assertion", "batch-missing")
+
+
+def _words(kind: str, values: dict[str, Any]) -> str | None:
+    """What an event says of a value, None where it is about another fault."""
+    if kind == "type-error":
+        words = str(values.get("words"))
+        return None if "'str'" in words else f"{values.get('key') or 'A batch value'} has the wrong type: {words}."
+    if kind == "zero-division":
+        return "A micro-batch or accumulation of 0 was divided by."
+    if kind == "positive-assertion":
+        value, key = values.get("value"), values.get("key")
+        rounded = value == 0 and key != KEYS[0]
+        return None if rounded else f"{key} is {value}, which has to be greater than 0."
+    return f"Neither {KEYS[0]} nor {KEYS[1]} was given, so nothing fixes the batch."
+
+
+def _is_wrong(config: Config, value: Any) -> bool:
+    """Is this value of a batch key neither a positive integer nor something that is filled in?"""
+    if value is None or value == "auto":
+        return False
+    if is_open(value) and config.kind not in ("file", "given"):
+        return False
+    return isinstance(value, str) or count(value) is None
+
+
+def _is_off(name: str, value: Any) -> bool:
+    """The same for a framework's argument; shell variables and digits in a text may still become numbers."""
+    if value is None or (value == "auto" and name != VARIABLE) or is_open(value) or isinstance(value, list):
+        return False
+    if isinstance(value, dict):
+        return name != LIGHTNING
+    return count(value) is None
+
+
+def _elsewhere(values: dict[str, Any]) -> bool:
+    """Is a batch key there under another spelling, or in a wrong section? That is another finding."""
+    for key, value in values.items():
+        near = nearest(key, KEYS) if isinstance(key, str) and key not in KEYS else None
+        if near or (isinstance(value, dict) and (any(name in value for name in KEYS) or _elsewhere(value))):
+            return True
+    return False
+
+
+def _refused(job: Job, values: dict[str, Any]) -> tuple[str, list[Fix]]:
+    """Why the values are refused, or go through unseen, and the nearest integers."""
+    numbers = effective(job)
+    try:
+        resolve_batch(*values.values(), world_size=numbers.replicas or 1)
+    except BatchError as error:
+        text, settings = str(error), error.nearest
+    else:
+        return "", []
+    if not numbers.replicas:
+        settings = [{**setting, KEYS[0]: None} if KEYS[1] in setting else setting for setting in settings]
+    offers = []
+    for setting in settings:
+        shown = [f"{key} {value}" for key, value in setting.items() if value is not None and values.get(key) != value]
+        offers.append(Fix(f"Set {' and '.join(shown)}.", owned(job, setting)))
+    return text, offers
+
+
+def _with_product(job: Job, name: str, number: int) -> dict[str, Any]:
+    """The argument, with the batch that it makes where a config's numbers would disagree with it."""
+    numbers = effective(job)
+    micro, steps = (fact and fact.value for fact in (numbers.micro, numbers.steps))
+    micro, steps = (number, steps) if name == PER_DEVICE else (micro, number)
+    pinned = job.config is not None and any(count(job.config.get(key)) for key in KEYS)
+    if not pinned or not micro or not steps or not numbers.replicas:
+        return {name: number}
+    more = {PER_DEVICE: micro, ACCUMULATION: steps} if job.framework in TRAINERS else {}
+    return {**dict(zip(KEYS, (micro * steps * numbers.replicas, micro, steps), strict=True)), **more, name: number}
