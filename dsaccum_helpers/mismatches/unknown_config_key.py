@@ -56,7 +56,7 @@ class UnknownConfigKey(Mismatch):
         severity, now, changes = key.severity, effective(job).batch(), "."
         if key.meant[0] in BATCH and severity != "note":
             if then.error is None and then.batch() == now:
-                severity, changes = "note", ". The number that is derived in its place is the same."
+                severity, changes = "warning", ". The number that is derived in its place happens to be the same."
             else:
                 changes = f". Now {_sentence(now)}."
                 changes += "" if then.error else f" With the right key {_sentence(then.batch())}."

@@ -116,8 +116,8 @@ def _sections(config: Config) -> Iterator[Key]:
                 yield _misplaced(config, here, (key,))
             elif name == "optimizer.params" and key == "max_grad_norm":
                 words = (
-                    f'DeepSpeed refuses "{name}.max_grad_norm" for an optimizer that it builds itself; the norm to clip '
-                    'at is "gradient_clipping" at the top of the config'
+                    f'DeepSpeed refuses "{name}.max_grad_norm" for an optimizer that it builds itself; the norm to '
+                    'clip at is "gradient_clipping" at the top of the config'
                 )
                 yield Key(here, ("gradient_clipping",), block[key], "note", words)
             elif known is not None and key not in known and not _is_remark(key):
