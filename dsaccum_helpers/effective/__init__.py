@@ -43,7 +43,7 @@ class Effective:
         self.error: BatchError | None = None
         self.missing: list[str] = []
         self.replicas = self._replicas(job)
-        self.given = given(job, self.replicas)
+        self.given = given(job, self.replicas if self.processes else None)
         self.train, self.micro, self.steps = (self._whole(fact) for fact in self.given)
         if self._known():
             self._resolve()
@@ -63,7 +63,10 @@ class Effective:
             whole, rest = divmod(self.processes.value, self.shared)
             return None if rest else whole
         for event in job.said("product-assertion"):
-            return count(event.values.get("world"))
+            # A trainer that multiplied the batch out saw other processes than the assertion counts.
+            filled = job.framework in TRAINERS and job.value(KEYS[0]) == "auto"
+            world = event.values.get("world")
+            return None if filled else count(int(world) if isinstance(world, float) and world >= 1 else world)
         return None
 
     @staticmethod

@@ -90,7 +90,10 @@ def _by_product(job: Job, numbers: Effective, event: Event) -> Fault | None:
     derived = _derived(job, numbers, (train, micro, steps), replicas, bool(rest))
     asked = [None if key == derived else n for key, n in zip(KEYS, (train, micro, steps), strict=True)]
     code = DIVISION if derived else PRODUCT if rest else _name_of_world(job, numbers, fits, replicas)
-    error = _refusal(asked, replicas, numbers)
+    if code is None:
+        return None
+    without_mpu = code == MODEL_PARALLEL and fits == numbers.replicas
+    error = None if without_mpu else _refusal(asked, replicas, numbers)
     values = (train, micro, steps)
     return Fault(code, numbers, values, replicas, fits=None if rest else fits, error=error, event=event)
 
@@ -106,8 +109,8 @@ def _derived(job: Job, numbers: Effective, values: tuple[int, ...], replicas: in
     return KEYS[1] if rest and train // replicas // steps == micro else None
 
 
-def _name_of_world(job: Job, numbers: Effective, fits: int, replicas: int) -> str:
-    """The numbers are right for ``fits`` replicas, and DeepSpeed counted others."""
+def _name_of_world(job: Job, numbers: Effective, fits: int, replicas: int) -> str | None:
+    """The numbers are right for ``fits`` replicas, and DeepSpeed counted others; None where the log is of another run."""
     launched = numbers.processes.value if numbers.processes else None
     meant = (launched, numbers.replicas) if launched else ()
     if replicas == 1 and launched != 1:
@@ -117,9 +120,11 @@ def _name_of_world(job: Job, numbers: Effective, fits: int, replicas: int) -> st
         filled = job.framework in TRAINERS and job.config is not None and job.config.get(KEYS[0]) == "auto"
         if launched is None and (filled or 1 < at_least(job) <= fits):
             return SEEN_AS_ONE
-    if launched and fits == launched != replicas:
-        return MODEL_PARALLEL if numbers.shared > 1 else DISAGREEMENT
-    return OTHER_WORLD
+    if launched and fits == numbers.replicas:
+        if numbers.shared > 1:
+            return MODEL_PARALLEL if replicas == launched else None
+        return DISAGREEMENT
+    return MODEL_PARALLEL if launched and fits == launched and numbers.shared > 1 else OTHER_WORLD
 
 
 def _refusal(asked: list[Any], replicas: int, numbers: Effective) -> BatchError | None:
@@ -151,8 +156,9 @@ def _by_rounding(numbers: Effective, event: Event) -> Fault | None:
         return None
     if numbers.error is not None and numbers.error.code != BELOW:
         return None
-    code = MODEL_PARALLEL if second else BELOW
-    return Fault(code, numbers, values, numbers.replicas, error=numbers.error, event=event)
+    if second:
+        return Fault(MODEL_PARALLEL, numbers, values, numbers.replicas, event=event)
+    return Fault(BELOW, numbers, values, numbers.replicas, error=numbers.error, event=event)
 
 
 def _by_numbers(numbers: Effective) -> Fault | None:

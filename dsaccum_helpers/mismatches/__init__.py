@@ -34,13 +34,13 @@ MATCHED = Mismatch()
 #: ``config``, ``processes``, ``facts`` (all other named facts), ``log``, ``script``, ``versions``.
 GROUPS: dict[str, dict[str, str]] = {
     "Numbers and world": {
-        "batch-product-mismatch": "config log",
-        "batch-not-divisible": "config log",
+        "batch-product-mismatch": "config log facts",
+        "batch-not-divisible": "config log facts",
         "batch-below-world-size": "config log facts",
         "world-size-seen-as-one": "log",
         "written-for-other-world-size": "config log",
         "world-size-disagreement": "processes facts log",
-        "model-parallel-world": "config log",
+        "model-parallel-world": "config log facts",
         "elasticity": "config log",
     },
     "Config content": {

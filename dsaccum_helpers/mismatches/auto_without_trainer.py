@@ -60,8 +60,9 @@ class AutoWithoutTrainer(Mismatch):
             text = f'DeepSpeed drops the "auto" of {_names(left)} and uses its own default there.'
             yield self.found(text, where, [fix], severity="note", consequence="The default is used.")
             return
-        who = "Accelerate has no value for" if job.framework == "accelerate" else "nothing fills in"
-        text = f'{_names(fatal)} {"is" if len(fatal) == 1 else "are"} "auto", and {who} it.'
+        verb, them = ("is", "it") if len(fatal) == 1 else ("are", "them")
+        who = f"Accelerate has no value for {them}" if job.framework == "accelerate" else f"nothing fills {them} in"
+        text = f'{_names(fatal)} {verb} "auto", and {who}.'
         if not stopped and job.framework == "deepspeed" and not job.programs:
             text += " If the Hugging Face Trainer reads this file, say --framework transformers."
         yield self.found(f"{text} {fix.description}", where, [fix])

@@ -48,7 +48,7 @@ def _message(fault: Fault, offers: list[Fix]) -> str:
     key = fault.event.values.get("key") if fault.event else "gradient_accumulation_steps"
     known = f" train_batch_size is {batch}." if batch else ""
     return (
-        f"DeepSpeed rounded {key} down to 0, so train_batch_size is smaller than micro-batch x processes.{known} "
+        f"DeepSpeed rounds {key} down to 0, so train_batch_size is smaller than micro-batch x processes.{known} "
         f"The smallest batch is micro-batch x processes{f' = {micro} x processes' if micro else ''}: "
         f"raise train_batch_size to it, or start fewer processes.{remedy}"
     )

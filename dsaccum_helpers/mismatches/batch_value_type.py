@@ -157,7 +157,7 @@ def _refused(job: Job, values: dict[str, Any]) -> tuple[str, list[Fix]]:
     else:
         return "", []
     if not numbers.replicas:
-        settings = [{**setting, KEYS[0]: None} if KEYS[1] in setting else setting for setting in settings]
+        settings = [{key: setting[key] if values[key] is not None else None for key in KEYS} for setting in settings]
     offers = []
     for setting in settings:
         shown = [f"{key} {value}" for key, value in setting.items() if value is not None and values.get(key) != value]

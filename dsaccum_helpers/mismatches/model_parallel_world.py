@@ -74,15 +74,18 @@ def _message(fault: Fault) -> str:
 def _without_mpu(fault: Fault) -> str:
     """The numbers are right, and the assertion of the log comes from a config that counted every process."""
     numbers = fault.numbers
-    if numbers.processes is None or numbers.replicas is None or fault.train is None:
+    if numbers.processes is None or numbers.replicas is None or fault.train is None or not numbers.parallel:
         return (
             "A second config was built without mpu (deepspeed.checkpointing.configure reads the file again), and "
             f"divided by all processes instead of by the data-parallel replicas. {_PASS_MPU.description}"
         )
     launched, micro = numbers.processes.value, fault.micro or 1
     steps = numbers.steps.value if numbers.steps else 1
+    what = f"divided by all {launched} processes: {fault.train} // {micro} // {launched} = 0"
+    if fault.event is not None and fault.event.kind == "product-assertion":
+        what = f"multiplied by all {launched} processes"
     return (
         f"{launched} processes / {numbers.shared} ({_sizes(fault)}) = {numbers.replicas} data-parallel replicas, and "
         f"{micro} x {steps} x {numbers.replicas} = {fault.train} is right; but a config that was built without mpu "
-        f"divided by all {launched} processes: {fault.train} // {micro} // {launched} = 0. {_PASS_MPU.description}"
+        f"{what}. {_PASS_MPU.description}"
     )
