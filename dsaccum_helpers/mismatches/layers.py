@@ -22,11 +22,13 @@ def whole(value: Any) -> int | None:
 
 def older(job: Job, package: str, version: str) -> bool | None:
     """Is the installed package older than this version? None where nobody says which one is installed."""
+    known = job.version(package)
+    if known is None:
+        return None
     from packaging.version import InvalidVersion, Version
 
-    known = job.version(package)
     try:
-        return None if known is None else Version(known).release < Version(version).release
+        return Version(known).release < Version(version).release
     except InvalidVersion:
         return None
 
