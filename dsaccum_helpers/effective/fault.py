@@ -110,7 +110,7 @@ def _derived(job: Job, numbers: Effective, values: tuple[int, ...], replicas: in
 
 
 def _name_of_world(job: Job, numbers: Effective, fits: int, replicas: int) -> str | None:
-    """The numbers are right for ``fits`` replicas, and DeepSpeed counted others; None where the log is of another run."""
+    """The numbers are right for ``fits`` replicas and DeepSpeed counted others; None: the log is of another run."""
     launched = numbers.processes.value if numbers.processes else None
     meant = (launched, numbers.replicas) if launched else ()
     if replicas == 1 and launched != 1:

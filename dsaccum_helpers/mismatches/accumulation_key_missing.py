@@ -107,7 +107,8 @@ def _fixes(job: Job, numbers: Effective, asked: int) -> list[Fix]:
     """ "auto" for what the framework fills in; else the number, with the product that it makes."""
     assert job.config is not None
     kept = {key: job.config.get(key) for key in (TRAIN, MICRO)}
-    auto = Fix(f'Add "{STEPS}": "auto" to the config.', {**kept, STEPS: "auto"})
+    argument = {ACCUMULATION: asked} if job.framework in TRAINERS and job.fact(ACCUMULATION) is None else {}
+    auto = Fix(f'Add "{STEPS}": "auto" to the config.', {**kept, STEPS: "auto", **argument})
     micro, replicas = numbers.micro.value if numbers.micro else None, numbers.replicas
     if micro is None:
         return [auto, Fix(f'Add "{STEPS}": {asked} to the config.', {**kept, STEPS: asked})]

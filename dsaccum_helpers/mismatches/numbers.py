@@ -39,7 +39,8 @@ def fixes(job: Job, fault: Fault) -> list[Fix]:
 def _sentence(fault: Fault, setting: dict[str, Any], replicas: int | None) -> str:
     before = dict(zip(KEYS, (fault.train, fault.micro, fault.steps), strict=True))
     changed = [f"{name} {value}" for name, value in setting.items() if name in SIZES or before.get(name) != value]
-    return f"Set {' and '.join(changed) or KEYS[0]}: {product(setting, replicas)}."
+    words = f"Set {' and '.join(changed)}" if changed else f"Take the batch of {setting[KEYS[0]]}"
+    return f"{words}: {product(setting, replicas)}."
 
 
 def product(setting: dict[str, Any], replicas: int | None) -> str:
