@@ -36,8 +36,8 @@ class ConfigUnreadable(Mismatch):
         'existing deepspeed config".'
     )
     cause = (
-        "DeepSpeed reads HJSON; Transformers, Accelerate and Lightning read strict JSON. A path counts from the folder in "
-        "which the job starts."
+        "DeepSpeed reads HJSON; Transformers, Accelerate and Lightning read strict JSON. A path counts from the folder "
+        "in which the job starts."
     )
     consequence = "The job stops before training."
     remedy = "Write plain JSON, which every reader takes, and give the path from the folder in which the job starts."

@@ -1,0 +1,61 @@
+"""The logged loss is multiplied or divided by the accumulation count; the training is not."""
+
+from __future__ import annotations
+
+from dsaccum_helpers.findings import Fix
+from dsaccum_helpers.mismatches import numerics
+from dsaccum_helpers.mismatches.entry import Mismatch
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from dsaccum_helpers.findings import Finding
+    from dsaccum_helpers.job import Event, Job
+
+FEWEST = 4  # with 2 or 3 micro-batches the ratio of two losses says nothing
+NEAR = 0.15
+
+
+class LoggedLossScaled(Mismatch):
+    """What is printed is no mean over the window."""
+
+    code = "logged-loss-scaled"
+    title = "The logged loss is scaled by the accumulation count"
+    symptom = "The training loss is N times the evaluation loss, or 1/N of it, from the first step on."
+    cause = "engine.backward(loss) returns the loss divided by N; some trainers add the window's losses up."
+    consequence = "Reporting only: the gradients are those of the loss that went into backward."
+    remedy = "Log the loss as the model gives it, before engine.backward."
+    learn = "notebooks/02_matched_or_mismatched.ipynb"
+    severity = "note"
+
+    def check(self, job: Job) -> Iterable[Finding]:
+        """What the log shows."""
+        count = numerics.steps(job)
+        for event in job.events:
+            if event.kind == "losses" and count and count >= FEWEST:
+                yield from self._ratio(job, event, count)
+
+    def _ratio(self, job: Job, event: Event, count: int) -> Iterator[Finding]:
+        """The first training loss against the first evaluation loss."""
+        train, other = event.values.get("train"), event.values.get("eval")
+        if not all(isinstance(one, int | float) and one > 0 for one in (train, other)):
+            return
+        ratio = train / other
+        if abs(ratio / count - 1) <= NEAR:
+            how, text = f"{count} times", "the window's losses are added up, not averaged"
+        elif abs(ratio * count - 1) <= NEAR:
+            how, text = f"1/{count} of", "each loss is divided by the accumulation steps before it is logged"
+        else:
+            return
+        message = (
+            f"The first logged training loss, {train:g}, is {how} the evaluation loss, {other:g}, and "
+            f"gradient_accumulation_steps is {count}: {text}."
+        )
+        fix = Fix("Look at grad_norm: if it does not grow with the accumulation steps, only the report is scaled.")
+        fixes = [fix]
+        if job.framework in ("transformers", "trl"):
+            fixes.append(
+                Fix("Install a newer transformers: from 4.46 on its Trainer has had several faults of this kind.")
+            )
+        yield self.found(message, [event.source, *filter(None, numerics.steps_source(job))], fixes)

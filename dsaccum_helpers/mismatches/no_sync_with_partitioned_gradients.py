@@ -1,0 +1,88 @@
+"""``no_sync`` under ZeRO-2 or 3, where every process keeps only its part of the gradients."""
+
+from __future__ import annotations
+
+from dsaccum_helpers.findings import Fix
+from dsaccum_helpers.mismatches import numerics
+from dsaccum_helpers.mismatches.entry import Mismatch
+from dsaccum_helpers.mismatches.layers import older
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from dsaccum_helpers.findings import Finding
+    from dsaccum_helpers.job import Job
+
+TRAINERS = ("transformers", "trl")
+#: The first DeepSpeed that asserts, and the first Transformers that does not enter no_sync at these stages.
+ASSERTS, MENDED = "0.16.0", "4.48"
+
+
+class NoSyncWithPartitionedGradients(Mismatch):
+    """Partitioned gradients are reduced in every micro-batch, so there is nothing to put off."""
+
+    code = "no-sync-with-partitioned-gradients"
+    title = "no_sync with partitioned gradients"
+    symptom = (
+        "AssertionError: no_sync context manager is incompatible with gradient partitioning logic of ZeRO stage 2 (or 3), "
+        "at the first micro-batch of a window."
+    )
+    cause = (
+        "DeepSpeed 0.16.0 and newer assert; Transformers before 4.48 and accelerator.accumulate() of older Accelerate "
+        "enter no_sync in every micro-batch but the last."
+    )
+    consequence = "The job stops at the first micro-batch. Accumulation 1 hides it and changes the batch."
+    remedy = "A newer transformers (4.48) or Accelerate; keep the accumulation steps."
+    learn = "notebooks/02_matched_or_mismatched.ipynb"
+    rank = 2
+
+    def check(self, job: Job) -> Iterable[Finding]:
+        """The assertion in a log; else versions that lead to it."""
+        logged = list(self._logged(job))
+        yield from logged or self._versions(job)
+
+    def _logged(self, job: Job) -> Iterator[Finding]:
+        for event in job.events:
+            if event.kind == "no-sync":
+                stage = event.values.get("stage") or numerics.zero_stage(job)
+                yield self.found(
+                    f"At ZeRO stage {stage} each process keeps only its part of the gradients, so they are reduced in "
+                    f"every micro-batch; {_layer(job)} entered no_sync, and DeepSpeed {ASSERTS} and newer assert.",
+                    [event.source],
+                    self._fixes(job),
+                )
+                return
+
+    def _versions(self, job: Job) -> Iterator[Finding]:
+        """Versions that are known to meet in the assertion."""
+        stage, count = numerics.zero_stage(job), numerics.steps(job)
+        if stage not in (2, 3) or count is None or count < 2 or job.framework not in TRAINERS:
+            return
+        if older(job, "deepspeed", ASSERTS) is False and older(job, "transformers", MENDED):
+            text = (
+                f"transformers {job.version('transformers')} enters no_sync in {count - 1} of {count} micro-batches, and "
+                f"deepspeed {job.version('deepspeed')} asserts that this is not done at ZeRO stage {stage}."
+            )
+            where = [job.versions[name].source for name in ("transformers", "deepspeed")]
+            stage_fact = job.fact("zero_stage")
+            yield self.found(text, [*where, *([stage_fact.source] if stage_fact else [])], self._fixes(job))
+
+    def _fixes(self, job: Job) -> list[Fix]:
+        fixes = [Fix("Keep gradient_accumulation_steps; with 1 it is another batch.")]
+        if job.framework in TRAINERS and older(job, "transformers", MENDED) is not False:
+            fixes.insert(0, Fix(f"Install transformers {MENDED} or newer, which leaves no_sync out at these stages."))
+        elif job.framework == "deepspeed":
+            fixes.insert(0, Fix("Leave no_sync out: engine.backward and engine.step in every micro-batch do it all."))
+        else:
+            fixes.insert(0, Fix("Install a newer accelerate, or take accumulate() out and let the engine count."))
+        fixes.append(Fix("Or stay at deepspeed 0.15.4, or take ZeRO stage 1, which allow it."))
+        return fixes
+
+
+def _layer(job: Job) -> str:
+    """Who entered no_sync."""
+    if job.framework in TRAINERS:
+        version = job.version("transformers")
+        return f"the Trainer of transformers{f' {version}' if version else ''}"
+    return "accelerator.accumulate()" if job.framework == "accelerate" else "the program"

@@ -1,0 +1,127 @@
+"""A checkpoint is resumed with another batch, accumulation or world size."""
+
+from __future__ import annotations
+
+from dsaccum_helpers.effective import effective
+from dsaccum_helpers.findings import Fix
+from dsaccum_helpers.mismatches import numerics
+from dsaccum_helpers.mismatches.entry import Mismatch
+from dsaccum_helpers.mismatches.layers import complete
+from dsaccum_helpers.mismatches.planned import optimizer_steps
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from dsaccum_helpers.findings import Finding
+    from dsaccum_helpers.job import Job, Source
+
+    Numbers = dict[str, int | None]
+
+NAMES = {
+    "micro": "checkpoint.train_micro_batch_size_per_gpu",
+    "steps": "checkpoint.gradient_accumulation_steps",
+    "processes": "checkpoint.processes",
+}
+
+
+class ResumeChangedBatch(Mismatch):
+    """Counters and schedules of a checkpoint are in units of the batch that wrote it."""
+
+    code = "resume-changed-batch"
+    title = "The checkpoint was written with another batch"
+    symptom = "No message; with another number of processes at ZeRO 1, 2 or 3 a ZeRORuntimeException."
+    cause = "Micro-batch, accumulation steps or processes differ from those of the run that wrote the checkpoint."
+    consequence = (
+        "global_steps and the schedule go on counting steps of another size, data is skipped in the wrong amount, and a "
+        "window that was not complete is lost."
+    )
+    remedy = "Resume with the same numbers, or convert the position and the length of the schedule."
+    learn = "notebooks/01_three_numbers.ipynb"
+    severity = "warning"
+
+    def check(self, job: Job) -> Iterable[Finding]:
+        """The numbers then and now."""
+        now = _now(job)
+        before = {part: numerics.whole(job.value(name)) for part, name in NAMES.items()}
+        differs = [part for part in NAMES if before[part] and now[part] and before[part] != now[part]]
+        if not differs:
+            return
+        then = {part: before[part] or now[part] for part in NAMES}
+        severity, refused = self._refusal(job, "processes" in differs)
+        step = job.value("checkpoint.global_step")
+        planned = optimizer_steps(job)
+        past = planned is not None and step is not None and step >= planned[0]
+        text = [_change(job, then, now), *_position(job, then, now, step), *refused]
+        if past and planned is not None:
+            severity = "error"
+            text.append(f"The checkpoint is at step {step} and {planned[1]}: nothing would be trained.")
+        where: list[Source] = [
+            fact.source for name in (*NAMES.values(), "checkpoint.global_step") for fact in job.all(name)[:1]
+        ]
+        where += filter(None, numerics.steps_source(job))
+        yield self.found(" ".join(text), where, self._fixes(job, then, now), severity=severity)
+
+    def _refusal(self, job: Job, other_world: bool) -> tuple[str, list[str]]:
+        """ZeRO 1 to 3 refuse to load what another number of processes has written."""
+        stage, config = numerics.zero_stage(job), job.config
+        universal = config is not None and config.get("checkpoint", "load_universal") is True
+        if not other_world or stage not in (1, 2, 3) or universal:
+            return self.severity, []
+        return "error", [
+            f"At ZeRO stage {stage} DeepSpeed refuses to load it: the optimizer state is cut for the other number of "
+            "processes (a universal checkpoint is not)."
+        ]
+
+    def _fixes(self, job: Job, then: Numbers, now: Numbers) -> list[Fix]:
+        shared = effective(job).shared
+        back: dict[str, Any] = {}
+        if then["processes"] and then["processes"] % shared == 0 and then["micro"] and then["steps"]:
+            back = complete(job, then["micro"], then["steps"], then["processes"] // shared)
+            back |= {"processes": then["processes"]} if then["processes"] != now["processes"] else {}
+        return [
+            Fix(f"Resume with the numbers that it was written with: {_product(then, shared)}.", back),
+            Fix("Or load only the weights, and plan the schedule and the data anew for the new batch."),
+        ]
+
+
+def _now(job: Job) -> Numbers:
+    numbers = effective(job)
+    facts = {"micro": numbers.micro, "steps": numbers.steps, "processes": numbers.processes}
+    return {part: numerics.whole(fact.value) if fact else None for part, fact in facts.items()}
+
+
+def _batch(numbers: Numbers, shared: int) -> int | None:
+    """Samples per optimizer step."""
+    micro, steps, processes = numbers["micro"], numbers["steps"], numbers["processes"]
+    return micro * steps * (processes // shared) if micro and steps and processes else None
+
+
+def _product(numbers: Numbers, shared: int) -> str:
+    processes = numbers["processes"] // shared if numbers["processes"] else "?"
+    batch = _batch(numbers, shared)
+    return f"{numbers['micro'] or '?'} x {numbers['steps'] or '?'} x {processes}" + (f" = {batch}" if batch else "")
+
+
+def _change(job: Job, then: Numbers, now: Numbers) -> str:
+    shared = effective(job).shared
+    return (
+        f"The checkpoint was written with {_product(then, shared)} samples per optimizer step (micro-batch x "
+        f"accumulation x data-parallel size), now it is {_product(now, shared)}."
+    )
+
+
+def _position(job: Job, then: Numbers, now: Numbers, step: int | None) -> list[str]:
+    """Where the run stands, in units of the new batch."""
+    shared = effective(job).shared
+    old, new = _batch(then, shared), _batch(now, shared)
+    if not old or not new or not step or not now["micro"] or not now["processes"]:
+        return []
+    seen = step * old
+    skip = seen // (now["micro"] * (now["processes"] // shared))
+    about = "" if seen % new == 0 else "about "
+    return [
+        f"Step {step} has seen {seen} samples: {about}step {seen // new} of the new size, {skip} micro-batches of each "
+        "process to skip."
+    ]

@@ -1,0 +1,90 @@
+"""An interval is meant in micro-batches and counted in optimizer steps, or the reverse."""
+
+from __future__ import annotations
+
+from dsaccum_helpers.findings import Fix
+from dsaccum_helpers.mismatches import numerics
+from dsaccum_helpers.mismatches.entry import Mismatch
+from dsaccum_helpers.mismatches.planned import micro_batches, optimizer_steps
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from dsaccum_helpers.findings import Finding
+    from dsaccum_helpers.job import Fact, Job
+
+#: Intervals of trainers, the argument that must be "steps" for them to count (None: it is unless said otherwise), and
+#: the default, which nobody chose.
+INTERVALS = {
+    "trainer.logging_steps": (("trainer.logging_strategy",), True, 500),
+    "trainer.save_steps": (("trainer.save_strategy",), True, 500),
+    "trainer.eval_steps": (("trainer.eval_strategy", "trainer.evaluation_strategy"), False, None),
+}
+
+
+class StepUnitConfusion(Mismatch):
+    """A step of DeepSpeed and of every trainer is an optimizer step: a window, not a micro-batch."""
+
+    code = "step-unit-confusion"
+    title = "An interval is counted in optimizer steps"
+    symptom = "Reports, evaluations or checkpoints come N times less often than expected, or never."
+    cause = (
+        "steps_per_print, logging_steps, save_steps, eval_steps and the number in a checkpoint's name count optimizer "
+        "steps; the loop counts micro-batches."
+    )
+    consequence = "Training itself is right; what is reported, saved or planned by that count is not."
+    remedy = "Divide an interval that is meant in micro-batches by gradient_accumulation_steps."
+    learn = "notebooks/01_three_numbers.ipynb"
+    severity = "note"
+
+    def check(self, job: Job) -> Iterable[Finding]:
+        """What the config and the arguments count."""
+        yield from self._intervals(job)
+        yield from self._length(job)
+
+    def _intervals(self, job: Job) -> Iterator[Finding]:
+        """Intervals that never come, and would come if they counted micro-batches."""
+        count, planned = numerics.steps(job), optimizer_steps(job)
+        if count is None or count < 2 or planned is None:
+            return
+        total, words = planned
+        batches = micro_batches(job) or total * count
+        for name, fact in _intervals_of(job):
+            if total < fact.value <= batches:
+                short = name.rpartition(".")[2]
+                text = (
+                    f"{short} {fact.value} counts optimizer steps, and {words}: step {fact.value} never comes. Counted "
+                    f"in micro-batches, {count} of which make a step, it would come {batches // fact.value} times."
+                )
+                value = min(total, max(1, fact.value // count))
+                fix = Fix(f"{short} {value}, in optimizer steps.", {name: value})
+                consequence = f"What {short} stands for never happens in this run; the training itself is right."
+                yield self.found(text, [fact.source], [fix], severity="warning", consequence=consequence)
+
+    def _length(self, job: Job) -> Iterator[Finding]:
+        """``max_steps`` that is exactly the number of micro-batches."""
+        count, asked, batches = numerics.steps(job), job.fact("trainer.max_steps"), micro_batches(job)
+        if count is None or count < 2 or asked is None or batches is None or asked.value != batches:
+            return
+        text = (
+            f"max_steps {asked.value} counts optimizer steps, and equals the micro-batches of the planned epochs: "
+            f"{asked.value} steps of {count} micro-batches go through the data {count} times as often."
+        )
+        value = max(1, batches // count)
+        fix = Fix(f"max_steps {value} for the planned epochs.", {"trainer.max_steps": value})
+        yield self.found(text, [asked.source], [fix], consequence=f"Training takes {count} times as long.")
+
+
+def _intervals_of(job: Job) -> Iterator[tuple[str, Fact]]:
+    """The intervals that somebody chose, as whole numbers."""
+    config = job.config
+    if config is not None and numerics.whole(config.get("steps_per_print")):
+        from dsaccum_helpers.job import Fact
+
+        yield "steps_per_print", Fact(config.get("steps_per_print"), config.source("steps_per_print"))
+    for name, (switches, on, default) in INTERVALS.items():
+        fact = job.fact(name)
+        said = next((job.value(switch) for switch in switches if job.fact(switch)), "steps" if on else "no")
+        if fact is not None and numerics.whole(fact.value) and fact.value != default and said == "steps":
+            yield name, fact
