@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from dsaccum_helpers.findings import Finding
-    from dsaccum_helpers.job import Job, Source
+    from dsaccum_helpers.job import Fact, Job, Source
 
 #: From this many micro-batches on: a warning, and a note. Measured in bf16 (DeepSpeed 0.19.8, stages 0 to 3), the error
 #: of the summed gradient is 0.3 % with 4 micro-batches, which is rounding of the gradients themselves, 0.9 % with 64,
@@ -65,9 +65,9 @@ class AccumulationDtype(Mismatch):
             return "fp32"  # what these versions did without ZeRO
         return kind
 
-    def _where(self, job: Job, said: object, asked: bool) -> list[Source]:
+    def _where(self, job: Job, said: Fact | None, asked: bool) -> list[Source]:
         found = [job.config.source("data_types", "grad_accum_dtype")] if asked and job.config else []
-        found += [said.source] if said is not None and getattr(said, "source", None) else []
+        found += [said.source] if said is not None else []
         return [*found, *filter(None, numerics.steps_source(job))]
 
     def _fixes(self, job: Job) -> list[Fix]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dsaccum_helpers.findings import Fix
+from dsaccum_helpers.job import Fact
 from dsaccum_helpers.mismatches.entry import Mismatch, needs_accumulation
 
 TYPE_CHECKING = False
@@ -53,8 +54,8 @@ class ClippingHidesScale(Mismatch):
             hides.append(f"{optimizer} divides by the gradient's own size, so the updates hardly change with its scale")
         text = f"The gradient's scale is wrong, and the loss will hardly show it: {'; '.join(hides)}."
         consequence = (
-            "Measured: a loss divided twice ends 0.17 from the right weights with SGD and 0.00002 with Adam; a gradient "
-            "4 times too large ends 0.11 away without clipping and 0.01 with it. Only the norm before clipping shows it."
+            "Measured: a loss divided twice ends 0.17 from the right weights with SGD, 0.00002 with Adam; a gradient 4 "
+            "times too large ends 0.11 away without clipping, 0.01 with it. Only the norm before clipping shows it."
         )
         fix = Fix("Mend the scale first; to see that it is right, compare with gradient_clipping 0.0 and SGD.")
         yield self.found(text, filter(None, (place, source)), [fix], consequence=consequence)
@@ -106,8 +107,8 @@ def _optimizer(job: Job) -> tuple[str, Source | None]:
     """The optimizer where it takes any scale of the gradient, and where it stands."""
     config = job.config
     if config is not None and isinstance(config.get("optimizer", "type"), str):
-        name, source = config.get("optimizer", "type"), config.source("optimizer", "type")
+        said = Fact(config.get("optimizer", "type"), config.source("optimizer", "type"))
     else:
-        fact = job.fact("optimizer") or job.fact("trainer.optim")
-        name, source = (str(fact.value), fact.source) if fact else ("", None)
-    return (name, source) if any(word in name.lower() for word in SCALE_FREE) else ("", None)
+        said = job.fact("optimizer") or job.fact("trainer.optim") or Fact("", None)
+    name = str(said.value)
+    return (name, said.source) if any(word in name.lower() for word in SCALE_FREE) else ("", None)

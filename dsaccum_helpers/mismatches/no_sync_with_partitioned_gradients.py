@@ -25,8 +25,8 @@ class NoSyncWithPartitionedGradients(Mismatch):
     code = "no-sync-with-partitioned-gradients"
     title = "no_sync with partitioned gradients"
     symptom = (
-        "AssertionError: no_sync context manager is incompatible with gradient partitioning logic of ZeRO stage 2 (or 3), "
-        "at the first micro-batch of a window."
+        "AssertionError: no_sync context manager is incompatible with gradient partitioning logic of ZeRO stage 2 (or "
+        "3), at the first micro-batch of a window."
     )
     cause = (
         "DeepSpeed 0.16.0 and newer assert; Transformers before 4.48 and accelerator.accumulate() of older Accelerate "
@@ -61,8 +61,8 @@ class NoSyncWithPartitionedGradients(Mismatch):
             return
         if older(job, "deepspeed", ASSERTS) is False and older(job, "transformers", MENDED):
             text = (
-                f"transformers {job.version('transformers')} enters no_sync in {count - 1} of {count} micro-batches, and "
-                f"deepspeed {job.version('deepspeed')} asserts that this is not done at ZeRO stage {stage}."
+                f"transformers {job.version('transformers')} enters no_sync in {count - 1} of {count} micro-batches, "
+                f"and deepspeed {job.version('deepspeed')} asserts that this is not done at ZeRO stage {stage}."
             )
             where = [job.versions[name].source for name in ("transformers", "deepspeed")]
             stage_fact = job.fact("zero_stage")

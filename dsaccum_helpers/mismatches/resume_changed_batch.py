@@ -34,8 +34,8 @@ class ResumeChangedBatch(Mismatch):
     symptom = "No message; with another number of processes at ZeRO 1, 2 or 3 a ZeRORuntimeException."
     cause = "Micro-batch, accumulation steps or processes differ from those of the run that wrote the checkpoint."
     consequence = (
-        "global_steps and the schedule go on counting steps of another size, data is skipped in the wrong amount, and a "
-        "window that was not complete is lost."
+        "global_steps and the schedule go on counting steps of another size, data is skipped in the wrong amount, and "
+        "a window that was not complete is lost."
     )
     remedy = "Resume with the same numbers, or convert the position and the length of the schedule."
     learn = "notebooks/01_three_numbers.ipynb"
@@ -57,9 +57,8 @@ class ResumeChangedBatch(Mismatch):
         if past and planned is not None:
             severity = "error"
             text.append(f"The checkpoint is at step {step} and {planned[1]}: nothing would be trained.")
-        where: list[Source] = [
-            fact.source for name in (*NAMES.values(), "checkpoint.global_step") for fact in job.all(name)[:1]
-        ]
+        facts = [job.fact(name) for name in (*NAMES.values(), "checkpoint.global_step")]
+        where: list[Source] = [fact.source for fact in facts if fact]
         where += filter(None, numerics.steps_source(job))
         yield self.found(" ".join(text), where, self._fixes(job, then, now), severity=severity)
 
