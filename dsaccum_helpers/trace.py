@@ -101,12 +101,12 @@ class Loop:
     """A loop: what it runs over, and how often where that is known.
 
     ``over``: ``loader``, ``range``, ``list``, ``while`` or ``other``. ``count``: a Number or None.
-    ``item``: the id of the collection it runs over, for comparison with ``Number.over``.
+    ``items``: the ids of the collections it runs over, for comparison with ``Number.over``.
     ``size``: the loader's batch size (a Number or None). ``loader``: what the reader knows of the loader.
     """
 
-    def __init__(self, over: str, source: Source, count: Number | None = None, item: int | None = None) -> None:
-        self.over, self.source, self.count, self.item = over, source, count, item
+    def __init__(self, over: str, source: Source, count: Number | None = None, items: Iterable[int] = ()) -> None:
+        self.over, self.source, self.count, self.items = over, source, count, frozenset(items)
         self.size: Number | None = None
         self.loader: Any = None
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches.entry import Mismatch, keeps_only_last, needs_accumulation
+from dsaccum_helpers.mismatches.windows import at, holds_forward, once, own_count, pairs, sets_boundary, setup
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
+    from dsaccum_helpers.findings import Finding
+    from dsaccum_helpers.job import Job
     from dsaccum_helpers.mismatches.prediction import Prediction
+    from dsaccum_helpers.mismatches.windows import Pair, Setup
     from dsaccum_helpers.setting import Setting
 
 
@@ -23,6 +29,46 @@ class GuardedEngineStep(Mismatch):
     cause = "The guard of a plain PyTorch loop (if (i + 1) % N == 0) was kept around engine.step()."
     consequence = "N times fewer updates. ZeRO-0 and 3 add up N windows; ZeRO-1 and 2 keep only the last micro-batch."
     remedy = "Call engine.step() after every engine.backward(loss): the engine knows when the window is full."
+
+    explains = ("clipping-hides-scale",)
+    silences = ("manual-accumulation", "several-backwards-per-step")
+
+    def check(self, job: Job) -> Iterator[Finding]:
+        """engine.step() under a counter, or behind a loop of backwards, while the engine counts too."""
+        known = setup(job)
+        if known.gas == 1 or known.managed is False:
+            return
+        for program in job.programs:
+            seen = set()
+            for pair in pairs(program):
+                if pair.step is None or pair.step.source in seen or sets_boundary(program, pair.engine):
+                    continue
+                guarded = once(pair.guards) is not None
+                if guarded or (pair.inner and holds_forward(program, pair)):
+                    seen.add(pair.step.source)
+                    yield self._said(pair, known)
+
+    def _said(self, pair: Pair, known: Setup) -> Finding:
+        guard, count, own = once(pair.guards), known.gas, own_count(pair, known.gas)
+        name = pair.engine.name
+        if guard is not None and guard.kind == "boundary":
+            message = (
+                f"{name}.step() is called only where {guard.text} is true ({at(pair.step)}), but the engine counts "
+            )
+            message += f"its own step() calls towards {count or 'its accumulation steps'}: it never gets there, and no "
+            message += "update happens at all."
+        else:
+            how = f"under `{guard.text}`" if guard else "behind the loop over the micro-batches"
+            calls = f"once in {own} micro-batches" if own else "not once for each micro-batch"
+            message = f"{name}.step() stands {how} ({at(pair.step)}): it is called {calls}, and the engine counts "
+            message += f"{count or 'its accumulation steps in'} calls: "
+            total = f"{own} x {count} = {own * count}" if own and count else "accumulation steps times as many"
+            message += f"an update only every {total} micro-batches."
+        if known.stage in (1, 2):
+            message += f" At ZeRO-{known.stage} only the last micro-batch of them survives."
+        fix = Fix(f"Call {name}.step() after every {name}.backward(loss), without the condition.")
+        where = [pair.step.source, pair.backward.source, *([guard.source] if guard and guard.source else [])]
+        return self.found(message, where, [fix])
 
     def needs(self, setting: Setting) -> str | None:
         """A guard of one is no guard."""

@@ -252,7 +252,7 @@ class Expressions(Calls):
         self.keep.append(iterated)
         if inner:
             return inner, item
-        loop = Loop(over, source, count, id(iterated))
+        loop = Loop(over, source, count, {id(iterated), *iterated.over})
         if isinstance(iterated, Role):
             loop.size = iterated.facts.get("batch_size")
             loop.loader = iterated

@@ -186,6 +186,8 @@ class Roles(State):
             owner.role = self.engine("deepspeed", node, owner.name, guessed=True)
             owner.role.pipeline = True
             return self._on_engine(Role("engine", owner.role.source, owner.role), name, arguments, keywords, node)
+        if name == "step" and looks_like(owner, *_OPTIMIZERS) and not looks_like(owner, *_SCHEDULERS):
+            self.emit("optimizer-step", None, node, prepared=False)
         if name == "step" and looks_like(owner, *_SCHEDULERS):
             self.emit("scheduler-step", None, node, scheduler={})
         if name in ("is_gradient_accumulation_boundary",):

@@ -64,6 +64,8 @@ class Statements(Expressions):
         value = self.eval(node.value, scope)
         for target in node.targets:
             self.bind(target, value, scope)
+            if isinstance(value, Count) and value.number.count_power == 1 and not value.number.counts:
+                self.emit("scale-counter", None, node, name=ast.unparse(target), number=value.number)
 
     def _AnnAssign(self, node: ast.AnnAssign, scope: Scope) -> None:
         if node.value is not None:

@@ -1,0 +1,58 @@
+"""A router or auxiliary loss outside the scaling."""
+
+from __future__ import annotations
+
+from dsaccum_helpers.findings import Fix
+from dsaccum_helpers.mismatches.entry import Mismatch
+from dsaccum_helpers.mismatches.windows import at, compatible, live, same_place, setup
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dsaccum_helpers.findings import Finding
+    from dsaccum_helpers.job import Job
+    from dsaccum_helpers.trace import Event, Term
+
+
+class AuxiliaryLossUnscaled(Mismatch):
+    """One summand of the loss is a mean over the window, another a mean over one micro-batch."""
+
+    code = "auxiliary-loss-unscaled"
+    title = "An auxiliary loss is left out of the scaling"
+    symptom = "No message. Raising the accumulation steps changes the balance of the losses."
+    cause = (
+        "The main loss is divided by the window's total and passed with scale_wrt_gas=False; the auxiliary loss is not."
+    )
+    consequence = "The auxiliary loss enters every update accumulation-steps times."
+    remedy = "Divide the auxiliary loss by the accumulation steps, or pass both undivided and let the engine divide."
+    learn = "notebooks/02_matched_or_mismatched.ipynb"
+
+    def check(self, job: Job) -> Iterator[Finding]:
+        """Summands with and without a division in a loss that the engine does not scale."""
+        known = setup(job)
+        if known.gas == 1:
+            return
+        for program in job.programs:
+            for event in same_place(live(program)):
+                if event.kind == "backward" and not event.info["scaled"] and len(event.info["loss"].terms) > 1:
+                    scaled = [_scaled(term, event) for term in event.info["loss"].terms]
+                    if any(scaled) and not all(scaled):
+                        yield self._said(event, known.gas)
+
+    def _said(self, event: Event, gas: int | None) -> Finding:
+        count = gas or "accumulation-steps"
+        message = (
+            f"With scale_wrt_gas=False ({at(event)}) the engine divides nothing. One summand of the loss is divided "
+        )
+        message += "over the window by the script, another one is not: it enters every update "
+        message += f"{count} times, without 1/{count}."
+        fix = Fix(f"Divide the auxiliary loss by {count}.")
+        return self.found(message, [event.source], [fix])
+
+
+def _scaled(term: Term, event: Event) -> bool:
+    """Is the summand divided by the count, or by something that was counted over the window?"""
+    around = frozenset().union(*(loop.items for loop in event.loops))
+    found = [d.value for d in term.divisions if d.value is not None and compatible(d.guards, event.guards)]
+    return any(value.counts or value.count_power > 0 or value.over & around for value in found)

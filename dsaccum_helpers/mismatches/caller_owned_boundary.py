@@ -1,0 +1,106 @@
+"""``managed_gradient_accumulation`` false while the default scaling stays, or not a boolean."""
+
+from __future__ import annotations
+
+from dsaccum_helpers.findings import Fix
+from dsaccum_helpers.mismatches.entry import Mismatch
+from dsaccum_helpers.mismatches.windows import at, count_divisions, own_count, pairs, sets_boundary, setup
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dsaccum_helpers.findings import Finding
+    from dsaccum_helpers.job import Job
+    from dsaccum_helpers.mismatches.windows import Pair, Setup
+    from dsaccum_helpers.trace import Program
+
+_KEY = "managed_gradient_accumulation"
+
+
+class CallerOwnedBoundary(Mismatch):
+    """The script owns the windows, and the engine still divides by the config's count."""
+
+    code = "caller-owned-boundary"
+    title = "The script owns the window, and the engine still divides by its own count"
+    symptom = 'No message. With the text "false" in place of false most step() calls do nothing.'
+    cause = "managed_gradient_accumulation: false takes the counting away from the engine, not the division."
+    consequence = (
+        "Every update is (micro-batches in the window) / (accumulation steps of the config) of the mean; divided by "
+        "the "
+        "script as well, 1 / accumulation steps."
+    )
+    remedy = (
+        "engine.backward(loss / n, scale_wrt_gas=False), or gradient_accumulation_steps 1 with the script's division."
+    )
+    learn = "notebooks/02_matched_or_mismatched.ipynb"
+    silences = ("loss-divided-twice", "manual-accumulation", "guarded-engine-step", "several-backwards-per-step")
+    explains = ("clipping-hides-scale",)
+
+    def check(self, job: Job) -> Iterator[Finding]:
+        """The value in the config, and what the script does with its windows."""
+        known = setup(job)
+        if job.config is None or not job.config.has(_KEY) or known.managed is None:
+            return
+        if not isinstance(known.managed, bool):
+            yield self._no_boolean(job, known)
+        elif known.managed is False:
+            for program in job.programs:
+                yield from self._windows(program, known)
+
+    def _no_boolean(self, job: Job, known: Setup) -> Finding:
+        assert job.config is not None
+        off = str(known.managed).strip().lower() in ("false", "0", "no", "off", "")
+        message = f"{_KEY} is {known.managed!r:.40}, which is not a boolean. "
+        truthy = bool(known.managed)
+        message += f"It counts as {'true' if truthy else 'false'}: "
+        message += (
+            "the engine goes on counting and ignores most step() calls." if truthy else "the script owns the window."
+        )
+        value = not off
+        fix = Fix(f"Write {str(value).lower()} without quotes.", {_KEY: value})
+        return self.found(message, [job.config.source(_KEY)], [fix])
+
+    def _windows(self, program: Program, known: Setup) -> Iterator[Finding]:
+        for pair in pairs(program):
+            if sets_boundary(program, pair.engine):
+                message = f"set_gradient_accumulation_boundary() is called although {_KEY} is false: DeepSpeed raises."
+                event = next(e for e in program.events if e.kind == "set-boundary")
+                yield self.found(message, [event.source], [Fix("Leave the call out: step() ends the window.")])
+                return
+            if pair.step is not None and (message := _fault(pair, known)):
+                fixes = [
+                    Fix(
+                        f"{pair.engine.name}.backward(loss / n, scale_wrt_gas=False) with n micro-batches in the "
+                        "window."
+                    ),
+                    Fix("Or gradient_accumulation_steps 1 in the config, with the division by n in the script."),
+                ]
+                yield self.found(message, [pair.backward.source, pair.step.source], fixes)
+                return
+
+
+def _fault(pair: Pair, known: Setup) -> str:
+    """What is wrong with the scale of a window that the script owns; empty where it is right or not known."""
+    own, gas = own_count(pair, known.gas), known.gas
+    scaled = pair.backward.info["scaled"]
+    whole = own if isinstance(own, int) else None
+    kinds = {kind for kind, _ in count_divisions(pair.backward, whole or gas)}
+    where = f"({at(pair.backward)}, {at(pair.step)})"
+    if not pair.inner and not pair.guards:
+        if gas is None or gas == 1 or not scaled:
+            return ""
+        return (
+            f"step() is called for every micro-batch {where} and the engine still divides by {gas}: each update is "
+            f"1/{gas} of the gradient."
+        )
+    if kinds and scaled and gas is not None and gas > 1:
+        return f"The script divides the loss by its window and the engine by {gas} again {where}: 1/{gas} of the mean."
+    if not kinds and scaled and gas is not None and own is not None and own != gas:
+        return (
+            f"{own} losses make one update {where}, and each is divided by the {gas} of the config: the update is "
+            f"{own}/{gas} of the mean."
+        )
+    if not kinds and not scaled and own is not None and own > 1:
+        return f"{own} losses make one update {where} and nobody divides them: the update is {own} times the mean."
+    return ""

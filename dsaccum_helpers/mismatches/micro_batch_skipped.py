@@ -1,0 +1,92 @@
+"""A micro-batch is left between its forward pass and its step."""
+
+from __future__ import annotations
+
+from dsaccum_helpers.findings import Fix
+from dsaccum_helpers.mismatches.entry import Mismatch
+from dsaccum_helpers.mismatches.windows import at, compatible, live, pairs, setup
+from dsaccum_helpers.trace import without
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dsaccum_helpers.findings import Finding
+    from dsaccum_helpers.job import Job
+    from dsaccum_helpers.mismatches.windows import Pair, Setup
+    from dsaccum_helpers.trace import Event, Guard, Program
+
+
+class MicroBatchSkipped(Mismatch):
+    """After the forward pass some micro-batches go no further."""
+
+    code = "micro-batch-skipped"
+    title = "Some micro-batches are left after their forward pass"
+    symptom = "One rank skips: the others wait for it, or gloo/NCCL aborts. All skip: no message."
+    cause = (
+        "A continue, a condition on the loss, or a caught exception stands between the forward pass and engine.step()."
+    )
+    consequence = (
+        "The windows of the ranks shift against each other, and updates mix micro-batches of different windows."
+    )
+    remedy = "Decide before the forward pass, on all ranks alike; or give the engine loss * 0 and step all the same."
+    learn = "notebooks/02_matched_or_mismatched.ipynb"
+
+    def check(self, job: Job) -> Iterator[Finding]:
+        """Conditions on the forward pass's own result around backward and step; exceptions that are swallowed."""
+        known = setup(job)
+        for program in job.programs:
+            events = live(program)
+            seen = set()
+            for pair in pairs(program):
+                guard = _condition(events, pair)
+                if guard is not None and guard.text not in seen:
+                    seen.add(guard.text)
+                    yield self._said(pair, guard, known)
+            yield from self._swallowed(program, known)
+
+    def _said(self, pair: Pair, guard: Guard, known: Setup) -> Finding:
+        window = f"of {known.gas} " if known.gas and known.gas > 1 else ""
+        message = f"Whether {pair.engine.name}.backward ({at(pair.backward)}) and step() happen depends on what the "
+        message += f"forward pass gave (`{guard.text}`): a micro-batch that is left there is missing from its window "
+        message += f"{window}and the windows of the ranks shift against each other, or ranks wait for each other."
+        fix = Fix(
+            "Decide before the forward pass and on all ranks alike; or call backward(loss * 0) and step() for such a "
+            "micro-batch as well."
+        )
+        where = [guard.source] if guard.source else []
+        return self.found(message, [*where, pair.backward.source], [fix])
+
+    def _swallowed(self, program: Program, known: Setup) -> Iterator[Finding]:
+        for event in program.events:
+            inside = event.info["events"] if event.kind == "swallowed" else []
+            kinds = {
+                one.kind for one in inside if one.actor is not None and one.actor.kind == "deepspeed" and one.loops
+            }
+            if kinds & {"backward", "step"} and kinds & {"forward", "backward"} and _training(inside, event):
+                message = f"An exception in the forward or backward pass is caught ({at(event)}) and training goes on: "
+                message += f"that micro-batch is missing from its window{f' of {known.gas}' if known.gas else ''}, and "
+                message += "only on the rank that failed."
+                fix = Fix("Raise again, or let all ranks agree to leave the whole window out.")
+                yield self.found(message, [event.source], [fix], severity="warning")
+
+
+def _training(inside: list[Event], event: Event) -> bool:
+    """Is it one micro-batch that is tried, and not the whole training?"""
+    return all(len(one.loops) <= len(event.loops) for one in inside) and bool(event.loops)
+
+
+def _condition(events: list[Event], pair: Pair) -> Guard | None:
+    """A condition on the forward pass's result under which both backward and step stand."""
+    if pair.step is None or pair.inner:
+        return None
+    for forward in events:
+        if forward.kind != "forward" or forward.actor is not pair.engine or forward.loops != pair.backward.loops:
+            continue
+        if not compatible(forward.guards, pair.backward.guards):
+            continue
+        for guard in without(pair.backward.guards, forward.guards):
+            data = guard.kind.removeprefix("not-") == "data" and pair.engine in guard.engines
+            if data and guard in pair.step.guards and pair.backward.loops:
+                return guard
+    return None

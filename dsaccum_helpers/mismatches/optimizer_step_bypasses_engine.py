@@ -1,0 +1,61 @@
+"""``optimizer.step()`` in place of ``engine.step()``."""
+
+from __future__ import annotations
+
+from dsaccum_helpers.findings import Fix
+from dsaccum_helpers.mismatches.entry import Mismatch
+from dsaccum_helpers.mismatches.windows import at, live, same_place, setup
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dsaccum_helpers.findings import Finding
+    from dsaccum_helpers.job import Job
+    from dsaccum_helpers.mismatches.windows import Setup
+    from dsaccum_helpers.trace import Engine, Event
+
+
+class OptimizerStepBypassesEngine(Mismatch):
+    """The engine's optimizer is stepped behind the engine's back."""
+
+    code = "optimizer-step-bypasses-engine"
+    title = "The optimizer is stepped in place of the engine"
+    symptom = "ZeRO-0: no message. ZeRO-1 and 2: KeyError: 0. ZeRO-3: the counters of the engine stay at 0."
+    cause = "optimizer.step() was kept from a plain PyTorch loop; the engine owns the optimizer and its window."
+    consequence = (
+        "An update in every micro-batch from an unfinished window (80 instead of 20 measured); ranks drift apart."
+    )
+    remedy = "Call engine.step() after every engine.backward(loss), and nothing else."
+    learn = "notebooks/02_matched_or_mismatched.ipynb"
+    silences = ("guarded-engine-step", "manual-accumulation")
+
+    def check(self, job: Job) -> Iterator[Finding]:
+        """Steps of an optimizer that belongs to an engine."""
+        known = setup(job)
+        for program in job.programs:
+            events = live(program)
+            for event in same_place(events):
+                if event.kind == "optimizer-step" and not event.info["prepared"]:
+                    engine = event.actor or _engine_without_step(events, event)
+                    if engine is not None and engine.kind == "deepspeed":
+                        yield self._said(event, engine, known)
+
+    def _said(self, event: Event, engine: Engine, known: Setup) -> Finding:
+        message = f"The optimizer of the engine is stepped directly ({at(event)}). {engine.name}.step() does not count "
+        message += f"this: the window of {known.gas or 'the accumulation steps'} does not exist for it. "
+        stages = {0: "At ZeRO-0 every call is an update from an unfinished sum, and ranks drift apart."}
+        stages |= dict.fromkeys((1, 2), f"At ZeRO-{known.stage} it ends in KeyError: 0.")
+        message += stages.get(known.stage if known.stage is not None else -1, "At ZeRO-3 its counters stay at 0.")
+        fix = Fix(f"Replace this line by {engine.name}.step(), once after every {engine.name}.backward(loss).")
+        return self.found(message, [event.source], [fix])
+
+
+def _engine_without_step(events: list[Event], event: Event) -> Engine | None:
+    """Something called optimizer is stepped in the loop of an engine that nobody steps."""
+    stepped = {one.actor for one in events if one.kind == "step"}
+    for other in events:
+        near = other.kind == "backward" and other.loops == event.loops and bool(event.loops)
+        if near and other.actor is not None and other.actor not in stepped:
+            return other.actor
+    return None

@@ -1,0 +1,189 @@
+"""How a script goes through an accumulation window: what the entries of the training loop share.
+
+A window is the micro-batches of one optimizer step. ``pairs`` brings each ``backward`` together with the ``step`` that
+belongs to it and says what stands between them; ``live`` leaves out the branches in which no engine is used.
+"""
+
+from __future__ import annotations
+
+from collections import namedtuple
+
+from dsaccum_helpers.effective import effective
+from dsaccum_helpers.trace import Guard, without
+
+TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from dsaccum_helpers.job import Job, Source
+    from dsaccum_helpers.trace import Division, Engine, Event, Number, Program
+
+Pair = namedtuple("Pair", "engine backward step inner guards")
+Pair.__doc__ = "A backward and its step. ``inner``: loops around the backward alone; ``guards``: of the step alone."
+
+Setup = namedtuple("Setup", "gas stage managed deepspeed world")
+Setup.__doc__ = """What the checks ask of the job. ``gas``: accumulation steps, ``stage``: of ZeRO, ``world``: replicas,
+each None where it is not known. ``managed``: the value of managed_gradient_accumulation. ``deepspeed``: False where
+Accelerate runs without it."""
+
+#: Guards that let one micro-batch of a window through.
+ONCE = ("every", "count", "last", "boundary")
+_BRANCHES = ("static", "other")
+
+
+def setup(job: Job) -> Setup:
+    """What the checks of the training loop ask of the job."""
+    numbers = effective(job)
+    gas = numbers.steps.value if numbers.steps else None
+    gas = gas if isinstance(gas, int) and not isinstance(gas, bool) and gas > 0 else None
+    stage = job.value("zero_stage", job.value("accelerate.zero_stage", job.value("plugin.zero_stage")))
+    if stage is None and job.config is not None and job.config.kind != "given":
+        stage = 0
+    managed = job.config.get("managed_gradient_accumulation", default=True) if job.config else True
+    return Setup(gas, stage if isinstance(stage, int) else None, managed, uses_deepspeed(job), numbers.replicas)
+
+
+def uses_deepspeed(job: Job) -> bool:
+    """Does DeepSpeed run at all? Only Accelerate can be told not to."""
+    kind = str(job.value("accelerate.distributed_type", "")).upper()
+    return not (kind and kind != "DEEPSPEED" and job.config is None and not job.value("accelerate.use_deepspeed"))
+
+
+def live(program: Program) -> list[Event]:
+    """The events without those of branches that are the alternative to using the engine."""
+    arms: dict[str, set[bool]] = {}
+    for event in program.events:
+        if event.actor is not None and event.kind in ("backward", "step", "train-batch"):
+            for guard in event.guards:
+                if guard.kind.removeprefix("not-") in _BRANCHES:
+                    arms.setdefault(guard.text, set()).add(guard.kind.startswith("not-"))
+    return [event for event in program.events if _used(event.guards, arms)]
+
+
+def _used(guards: Iterable[Guard], arms: dict[str, set[bool]]) -> bool:
+    for guard in guards:
+        if guard.kind == "failed":
+            return False
+        taken = arms.get(guard.text)
+        if taken and guard.kind.startswith("not-") not in taken:
+            return False
+    return True
+
+
+def compatible(one: Iterable[Guard], other: Iterable[Guard]) -> bool:
+    """Can both happen in one pass, or do they stand in opposite branches?"""
+    kinds = {(guard.text, guard.kind) for guard in one if guard.text}
+    for guard in other:
+        opposite = guard.kind.removeprefix("not-") if guard.kind.startswith("not-") else f"not-{guard.kind}"
+        if (guard.text, opposite) in kinds:
+            return False
+    return True
+
+
+def pairs(program: Program, kind: str = "deepspeed", steps: str = "step") -> Iterator[Pair]:
+    """Each backward of an engine of this kind with the step that follows it."""
+    events = live(program)
+    for engine in program.engines:
+        if engine.kind != kind:
+            continue
+        done = [event for event in events if event.kind == steps and event.actor is engine]
+        for place, event in enumerate(events):
+            if event.kind != "backward" or event.actor is not engine:
+                continue
+            step = _step_after(event, events[place:], done)
+            if step is None:
+                yield Pair(engine, event, None, (), ())
+                continue
+            shared = _shared(event.loops, step.loops)
+            yield Pair(engine, event, step, event.loops[shared:], without(step.guards, event.guards))
+
+
+def _step_after(backward: Event, later: list[Event], steps: list[Event]) -> Event | None:
+    """The nearest step behind the backward in as many of its loops as possible; one before it in the loop will do."""
+    possible = [step for step in steps if compatible(backward.guards, step.guards)]
+    if not possible:
+        return None
+    behind = [step for step in later if step in possible]
+    return max(behind or possible, key=lambda step: _shared(backward.loops, step.loops))
+
+
+def _shared(one: tuple[object, ...], other: tuple[object, ...]) -> int:
+    count = 0
+    for left, right in zip(one, other, strict=False):
+        if left is not right:
+            break
+        count += 1
+    return count
+
+
+def once(guards: Iterable[Guard]) -> Guard | None:
+    """The guard that lets one micro-batch of a window through."""
+    return next((guard for guard in guards if guard.kind in ONCE), None)
+
+
+def sets_boundary(program: Program, engine: Engine) -> bool:
+    """Does the script tell this engine where its windows end?"""
+    return any(event.actor is engine for event in program.events if event.kind == "set-boundary")
+
+
+def holds_forward(program: Program, pair: Pair) -> bool:
+    """Is there a forward pass in the loops around the backward alone: are these micro-batches, not losses of one?"""
+    innermost = pair.inner[-1] if pair.inner else None
+    forwards = [event for event in program.events if event.kind == "forward" and innermost in event.loops]
+    return bool(forwards) or not any(event.kind == "forward" for event in program.events)
+
+
+def own_count(pair: Pair, gas: int | None) -> float | None:
+    """How many micro-batches the script itself puts into a window, None where that is not known."""
+    guard = once(pair.guards)
+    number: Number | None = guard.count if guard else None
+    if number is None and pair.inner:
+        number = pair.inner[0].count
+        if len(pair.inner) > 1:
+            return None
+    return number.known(gas=gas) if number is not None else None
+
+
+def count_divisions(event: Event, gas: int | None) -> Iterator[tuple[str, Division]]:
+    """Divisions of the loss by the accumulation count (``count``), or by a total of the window (``total``)."""
+    terms = event.info["loss"].terms if event.info.get("loss") is not None else ()
+    for term in terms:
+        for division in term.divisions:
+            if division.value is None or not compatible(division.guards, event.guards):
+                continue
+            kind = _division_kind(division, event, gas, len(terms))
+            if kind:
+                yield kind, division
+
+
+def _division_kind(division: Division, event: Event, gas: int | None, terms: int) -> str | None:
+    value = division.value
+    if value.counts:
+        return "count"
+    around = frozenset().union(*(loop.items for loop in event.loops))
+    if value.over & around:
+        lengths = [symbol for symbol in value.symbols if symbol.startswith("len:")]
+        return "count" if lengths and len(lengths) == len(value.symbols) else "total"
+    known = value.known(gas=gas)
+    if known is None or gas is None or known != gas or gas == 1:
+        return None
+    literal = division.text.replace(".", "").isdigit()
+    # A bare number is the count only where it cannot be the mean of as many summands, or half of something.
+    return None if literal and (terms == known or known <= 2) else "count"
+
+
+def same_place(events: Iterable[Event]) -> list[Event]:
+    """Each place of the script once."""
+    seen: set[Source] = set()
+    found = []
+    for event in events:
+        if event.source not in seen:
+            seen.add(event.source)
+            found.append(event)
+    return found
+
+
+def at(event: Event) -> str:
+    """``train.py:12``."""
+    cell = f" ({event.source.key})" if event.source.key else ""
+    return f"{event.source.file}:{event.source.line}{cell}"
