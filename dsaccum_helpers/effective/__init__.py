@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from dsaccum_helpers.batch import KEYS, BatchError, resolve_batch
-from dsaccum_helpers.effective.owners import TRAINERS, given
+from dsaccum_helpers.effective.owners import ACCUMULATION, PER_DEVICE, TRAINERS, given
 from dsaccum_helpers.effective.world import count, parallel, processes
 from dsaccum_helpers.job import Fact
 
@@ -109,7 +109,8 @@ class Effective:
                 "How many samples does the loader give at once? Give --set loader.batch_size=N or the training script."
             )
         elif job.framework in TRAINERS:
-            self.missing += [f"What is {key}? Its value is filled in elsewhere: give --set {key}=N." for key in unknown]
+            names = [dict(zip(KEYS[1:], (PER_DEVICE, ACCUMULATION), strict=True)).get(key, key) for key in unknown]
+            self.missing += [f"What is {name}? It is filled in elsewhere: give --set {name}=N." for name in names]
         if not any(self.given) and job.framework not in ("accelerate", "lightning"):
             what = "training arguments" if job.framework in TRAINERS else "DeepSpeed config"
             if job.config is None:

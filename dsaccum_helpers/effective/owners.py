@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 TRAINERS = ("transformers", "trl")
 FILLS_ONE = ("transformers", "trl", "accelerate")  # a config without an accumulation key gets 1 from these
 _DEFAULT = Source("default of TrainingArguments")
+_UNKNOWN = "\ue000"  # stands in the words of a launch command for what is not known there
 PER_DEVICE, ACCUMULATION = "trainer.per_device_train_batch_size", "trainer.gradient_accumulation_steps"
 VARIABLE = "environment.ACCELERATE_GRADIENT_ACCUMULATION_STEPS"
 
@@ -90,8 +91,19 @@ def argument(job: Job, name: str, default: int) -> Fact:
     """A trainer's argument or its default; unknown where a shell variable stands for it."""
     fact = job.fact(name)
     if fact is None or fact.value is None:
-        return Fact(default, _DEFAULT)
+        return _opaque(job, name) or Fact(default, _DEFAULT)
     return Fact(None, fact.source) if is_open(fact.value) else fact
+
+
+def _opaque(job: Job, name: str) -> Fact | None:
+    """An argument that a launch command gives by a variable whose value is not known."""
+    plain = name.rpartition(".")[2]
+    for launch in job.launches:
+        for word, after in zip(launch.words, [*launch.words[1:], ""], strict=True):
+            option, equals, value = word.lstrip("-").replace("-", "_").partition("=")
+            if option.rpartition(".")[2] == plain and _UNKNOWN in (value if equals else after):
+                return Fact(None, launch.source)
+    return None
 
 
 def _pinned(job: Job, asked: Fact | None, name: str) -> Fact | None:
@@ -163,7 +175,8 @@ def accelerate_steps(job: Job) -> Fact | None:
 
 def _lightning(job: Job) -> Given:
     """Lightning's Trainer owns the accumulation; the micro-batch is the config's, else the loader's."""
-    steps = job.fact("trainer.accumulate_grad_batches") or Fact(1, Source("default of Trainer"))
+    name = "trainer.accumulate_grad_batches"
+    steps = job.fact(name) or _opaque(job, name) or Fact(1, Source("default of Trainer"))
     if is_open(steps.value) or isinstance(steps.value, dict):
         steps = Fact(None, steps.source)
     train, micro = job.fact(KEYS[0]), job.fact(KEYS[1])

@@ -85,7 +85,7 @@ def _autos(node: Any, path: Path = ()) -> Iterator[Path]:
     """The key paths of every "auto" that is none of DeepSpeed's own."""
     if isinstance(node, dict):
         for key, value in node.items():
-            if path or key not in _OWN:
+            if key not in _OWN:
                 yield from _autos(value, (*path, str(key)))
     elif node == "auto":
         yield path
