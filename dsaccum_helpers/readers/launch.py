@@ -43,14 +43,14 @@ def recognises(text: str) -> bool:
     return any(_launches(text, "", Shell()))
 
 
-def read(text: str, file: str, job: Job) -> None:
-    """Put the launches of a shell text, or the nodes of a hostfile, into the job."""
+def read(text: str, file: str, job: Job, line: int = 1) -> None:
+    """Put the launches of a shell text, or the nodes of a hostfile, into the job; ``line`` is that of its first."""
     if hosts := hostfile.hosts_of(text):
         job.hosts[file] = hosts
         _count_hosts(job)
         return
     shell = Shell(lambda name: _known(job, name))
-    found = sorted(_launches(text, file, shell), key=_importance)
+    found = sorted(_launches(text, file, shell, line), key=_importance)
     if found:
         for name, value in found[0][1].items():
             _environment(name, value, found[0][0].source, job)
@@ -94,11 +94,11 @@ def _importance(found: tuple[Launch, dict[str, str]]) -> tuple[bool, bool]:
     return bool(_HELPER.search((launch.script or "").lower())), launch.launcher == "python"
 
 
-def _launches(text: str, file: str, shell: Shell) -> Iterator[tuple[Launch, dict[str, str]]]:
+def _launches(text: str, file: str, shell: Shell, line: int = 1) -> Iterator[tuple[Launch, dict[str, str]]]:
     """Every launch of a text in the order written, with the variables that were set for it alone."""
     text = _FENCE.sub("", _PROMPT.sub("", text[:_LONGEST]))
     batch = _batch_options(text, shell)
-    for command in shell.commands(text):
+    for command in shell.commands(text, line):
         for inner, around in _inside(command, shell, batch, 0):
             environment = {name: value for name, (value, _) in shell.exported.items()} | inner.environment
             launch = launch_of(inner.words, environment, Source(file, inner.line), inner.text, around)

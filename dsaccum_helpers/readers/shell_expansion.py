@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from dsaccum_helpers.readers.shell_words import UNKNOWN, Words, Lexer, brace_end
+from dsaccum_helpers.readers.shell_words import UNKNOWN, Lexer, Words, brace_end
 
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
 if TYPE_CHECKING:
@@ -228,7 +228,8 @@ def _substitution(command: str, words: Words, deep: int) -> str:
 
 def arithmetic(text: str, words: Words) -> int | None:
     """The value of shell arithmetic over whole numbers and variables; None where it cannot be known."""
-    tokens, at = [], 0
+    tokens: list[str] = []
+    at = 0
     text = text.strip()
     while at < len(text):
         match = (
