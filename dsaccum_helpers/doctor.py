@@ -126,11 +126,10 @@ def _silenced(finding: Finding) -> tuple[str, ...]:
 
 def _without_repetition(found: list[Finding]) -> list[Finding]:
     """Most important first; what another finding says better is left out, what it causes stands under it."""
-    codes = {finding.code for finding in found}
     silent = {code for finding in found for code in _silenced(finding) if code != finding.code}
     kept = [f for f in found if f.code not in silent]
-    codes -= silent
-    kept = [f for f in kept if not load(f.code).beside or codes & {*load(f.code).beside}]
+    faults = {finding.code for finding in kept if finding.severity != "note"}
+    kept = [f for f in kept if not load(f.code).beside or faults & {*load(f.code).beside}]
     order = {code: place for place, code in enumerate(code for group in GROUPS.values() for code in group)}
     kept.sort(key=lambda f: (SEVERITIES.index(f.severity), load(f.code).rank, order[f.code]))
     for finding in kept:
