@@ -66,16 +66,18 @@ class AccumulationOwnerConflict(Mismatch):
         facts = {name: fact for name, fact in facts.items() if str(fact.source.file).endswith((".yaml", ".yml"))}
         events = job.said("fields-ignored")
         consequence = "Nothing is trained: Accelerate raises ValueError as the plugin is made."
+        if uses_deepspeed(job) is False:
+            return
         if file and str(file.value).lower() != "none" and facts:
             text = ", ".join(facts)
             message = f"The Accelerate YAML names the config file {file.value} and has {text} beside it"
             ours, theirs = facts.get(KEY), job.fact(KEY)
             if ours and theirs and ours.value != theirs.value:
                 message += f" ({KEY} {ours.value} in the YAML, {theirs.value} in the JSON)"
-            numbers = {
-                **_numbers(job, whole(theirs and theirs.value)),
-                **{f"accelerate.{name}": None for name in facts},
-            }
+            rest = (job.fact(name) for name in (KEY, PLUGIN, FLAG, VARIABLE, ARGUMENT, FIELD))
+            steps = next((count for fact in rest if fact and (count := whole(fact.value))), None)
+            numbers = {**_numbers(job, steps), **{f"accelerate.{name}": None for name in facts}}
+            numbers |= {ARGUMENT: steps} if steps and job.value("accelerator.present") else {}
             fix = Fix(f"Remove {text} from the YAML: what the JSON says is used.", numbers)
             where = [fact.source for fact in facts.values()] + [event.source for event in events]
             yield self.found(f"{message}; Accelerate refuses both.", where, [fix], consequence=consequence)
@@ -98,14 +100,16 @@ class AccumulationOwnerConflict(Mismatch):
             f"the count stays that of {said}, so {used} micro-batch{'es' * (used != 1)} make an update, not {steps}."
         )
         numbers = _numbers(job, steps)
-        fixes = [
-            Fix(f"Write the count where it is read: Accelerator({KEY}={steps}).", {**numbers, ARGUMENT: steps}),
-            Fix("Start with accelerate launch --use_deepspeed.", {**numbers, "accelerate.use_deepspeed": True}),
-        ]
+        fixes = [Fix(f"Write the count where it is read: Accelerator({KEY}={steps}).", {**numbers, ARGUMENT: steps})]
+        if not job.fact("accelerate.distributed_type") and not job.fact("accelerate.deepspeed_config_file"):
+            text = "Or, for DeepSpeed, start with accelerate launch --use_deepspeed."
+            fixes.append(Fix(text, {**numbers, "accelerate.use_deepspeed": True}))
         yield self.found(message, [flag.source, *([argument.source] if argument else [])], fixes)
 
     def _logged(self, job: Job) -> Iterator[Finding]:
         """What Accelerate says as it prepares the engine, unless it has been mended since."""
+        if job.framework == "lightning":
+            return
         for event in job.said("accumulation-updated"):
             new, old = event.values.get("to"), event.values.get("before")
             if new == old or not whole(old) or not _holds(job, old, new):
@@ -187,7 +191,8 @@ def _winner(job: Job, owners: list[Owner]) -> tuple[int, str]:
 
 def _holds(job: Job, config: int | None, argument: int | None) -> bool:
     """Do the files still say what the log complains about?"""
-    asked, own = job.fact(KEY), job.fact(ARGUMENT)
+    asked = job.fact(KEY)
+    own = next((fact for name in (FLAG, FIELD, VARIABLE, ARGUMENT) if (fact := job.fact(name))), None)
     if job.config is not None and job.config.kind != "log" and asked and whole(asked.value) != config:
         return False
     return own is None or whole(own.value) == argument

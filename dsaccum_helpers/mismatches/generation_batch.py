@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import namedtuple
+from math import gcd
 
 from dsaccum_helpers.effective import effective
 from dsaccum_helpers.findings import Fix
@@ -12,6 +13,7 @@ from dsaccum_helpers.mismatches.layers import complete, older, whole
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from typing import Any
 
     from dsaccum_helpers.findings import Finding
     from dsaccum_helpers.job import Job
@@ -22,9 +24,13 @@ DEFAULT = 8
 #: TRL before the first version counts prompts; from the second on it counts the accumulation too.
 COUNTS_GENERATIONS, COUNTS_STEPS = "0.15.0", "0.17.0"
 GENERATIONS, PER_DEVICE = "generation.num_generations", "trainer.per_device_train_batch_size"
+BATCH = "trainer.generation_batch_size"
 
-Group = namedtuple("Group", "micro world steps generations")
-Group.__doc__ = "The factors of the generation batch, steps 1 where accumulation does not count, and the group size."
+Group = namedtuple("Group", "micro world steps generations batch")
+Group.__doc__ = """The factors of the generation batch, steps 1 where accumulation does not count, and the group size.
+
+``batch``: generation_batch_size where it is given, else the product of the factors.
+"""
 
 
 class GenerationBatch(Mismatch):
@@ -48,19 +54,28 @@ class GenerationBatch(Mismatch):
         group = _group(job)
         if group is None or _fits(group):
             return
-        product = group.micro * group.world * group.steps
-        factors = f"{group.micro} per device x {group.world} process{'es' * (group.world != 1)}"
-        factors += f" x {group.steps} accumulation steps" if _counts_steps(job) else ""
         message = (
-            f"{factors} make {product} generations, and {product} is no multiple of num_generations {group.generations}"
-            f" (remainder {product % group.generations})."
+            f"{_factors(job, group)}, and {group.batch} is no multiple of num_generations {group.generations} "
+            f"(remainder {group.batch % group.generations})."
         )
+        if group.batch % group.generations == 0:
+            ranks = group.micro * group.world
+            message = f"{_factors(job, group)}, which is no multiple of {group.micro} x {group.world} = {ranks} a step."
         extra = whole(job.value("generation.processes"))
         if extra:
             message += f" The {extra} rank{'s' * (extra != 1)} set aside for generation are not counted."
         facts = [job.fact(name) for name in (GENERATIONS, PER_DEVICE, "processes")]
         where = [fact.source for fact in facts if fact and fact.source.file]
         yield self.found(message, [*where, *([logged.source] if logged else [])], _fixes(job, group))
+
+
+def _factors(job: Job, group: Group) -> str:
+    """How the batch comes about, in words."""
+    if job.fact(BATCH) and _counts_steps(job):
+        return f"generation_batch_size is {group.batch}"
+    text = f"{group.micro} per device x {group.world} process{'es' * (group.world != 1)}"
+    text += f" x {group.steps} accumulation steps" if _counts_steps(job) else ""
+    return f"{text} make {group.batch} generations"
 
 
 def _counts_steps(job: Job) -> bool:
@@ -85,23 +100,21 @@ def _group(job: Job) -> Group | None:
     world = (whole(numbers.processes.value) if numbers.processes else None) or logged_world
     steps = 1
     if _counts_steps(job):
-        known = _steps(job, micro, world) or logged_steps
+        known = _steps(job) or logged_steps
         if known is None:
             return None
         steps = known
     if not (generations and micro and world) or generations < 2:
         return None
-    return Group(micro, world, steps, generations)
+    batch = whole(job.value(BATCH)) if _counts_steps(job) else None
+    return Group(micro, world, steps, generations, batch or micro * world * steps)
 
 
-def _steps(job: Job, micro: int | None, world: int | None) -> int | None:
-    """How many micro-batches one generation fills."""
-    batch, steps = whole(job.value("trainer.generation_batch_size")), whole(job.value("trainer.steps_per_generation"))
+def _steps(job: Job) -> int | None:
+    """How many micro-batches one generation fills, where generation_batch_size does not say it."""
+    steps = whole(job.value("trainer.steps_per_generation"))
     if steps:
         return steps
-    if batch and micro and world:
-        # A remainder here is refused too; one step then stands for the batch as it is.
-        return batch // (micro * world) or None
     fact = job.fact("trainer.gradient_accumulation_steps")
     if fact is None:
         return None if job.said("generation-batch") else 1
@@ -109,38 +122,41 @@ def _steps(job: Job, micro: int | None, world: int | None) -> int | None:
 
 
 def _fits(group: Group) -> bool:
-    return group.micro * group.world * group.steps % group.generations == 0
+    ranks = group.micro * group.world
+    return group.batch % group.generations == 0 and (group.batch % ranks == 0 or group.batch == ranks * group.steps)
 
 
 def _fixes(job: Job, group: Group) -> Iterator[Fix]:
     """More per device, fewer generations, or more processes; each the nearest that fits."""
-    micro, world, steps, generations = group
+    micro, world, steps, generations, batch = group
     accumulation = whole(job.value("trainer.gradient_accumulation_steps")) or (steps if _counts_steps(job) else 1)
-    cleared = {name: None for name in ("trainer.generation_batch_size",) if job.fact(name)}
-    unit = generations // _gcd(generations, world * steps)
+    cleared: dict[str, Any] = {BATCH: None} if job.fact(BATCH) else {}
+    if cleared and _counts_steps(job):
+        unit = micro * world * generations // gcd(micro * world, generations)
+        size = max(round(batch / unit), 1) * unit
+        text = f"generation_batch_size {size}: a multiple of {micro} x {world} and of {generations}."
+        yield Fix(text, {**complete(job, micro, accumulation, world), BATCH: size})
+    unit = generations // gcd(generations, world * steps)
     size = -(-micro // unit) * unit
+    product = size * world * steps
     yield Fix(
-        f"per_device_train_batch_size {size}: {size} x {world}{f' x {steps}' if steps > 1 else ''} = "
-        f"{size * world * steps} generations are {size * world * steps // generations} prompts of {generations}.",
+        f"per_device_train_batch_size {size}: {size} x {world}{f' x {steps}' if steps > 1 else ''} = {product} "
+        f"generations, {product // generations} group{'s' * (product != generations)} of {generations}.",
         {**complete(job, size, accumulation, world), PER_DEVICE: size, **cleared},
     )
     product = micro * world * steps
-    fewer = [n for n in range(min(generations, product, 4096), 1, -1) if product % n == 0][:1]
-    for number in fewer:
-        yield Fix(f"num_generations {number}: it divides {product}.", {GENERATIONS: number, **_same(job, number)})
-    unit = generations // _gcd(generations, micro * steps)
+    fewer = next((n for n in range(min(generations, product, 4096), 1, -1) if product % n == 0), None)
+    if fewer and fewer != generations:
+        settings = {GENERATIONS: fewer, **_same(job, fewer), **cleared}
+        yield Fix(f"num_generations {fewer}: it divides {product}.", settings)
+    unit = generations // gcd(generations, micro * steps)
     more = -(-world // unit) * unit
-    if more != world and more <= 8 * world:
-        text = f"{more} training processes: {micro} x {more} is a multiple of {generations}."
-        yield Fix(text, {**complete(job, micro, accumulation, more), "processes": more, **cleared})
+    if world != more <= 8 * world:
+        text = f"{more} training processes: {micro} x {more}{f' x {steps}' if steps > 1 else ''} is a multiple of "
+        settings = {**complete(job, micro, accumulation, more), "processes": more, **cleared}
+        yield Fix(f"{text}{generations}.", settings)
 
 
 def _same(job: Job, number: int) -> dict[str, int]:
     """The argument under its other name, where it is known under that too."""
     return {"trainer.num_generations": number} if job.fact("trainer.num_generations") else {}
-
-
-def _gcd(left: int, right: int) -> int:
-    while right:
-        left, right = right, left % right
-    return left

@@ -83,10 +83,10 @@ def epoch_length(job: Job, numbers: Effective) -> tuple[int, str] | None:
 
 
 def near_divisor(number: int, near: int) -> int | None:
-    """The divisor of ``number`` above 1 that is nearest to ``near``, as far as a bounded search reaches."""
-    for distance in range(1, 4096):
+    """The divisor of ``number`` above 1 that is nearest to ``near``, between its half and its double."""
+    for distance in range(1, min(near, 4096) + 1):
         for divisor in (near - distance, near + distance):
-            if 1 < divisor <= number and number % divisor == 0:
+            if 1 < divisor <= number and near <= 2 * divisor and number % divisor == 0:
                 return divisor
     return None
 

@@ -104,6 +104,6 @@ def _fix(job: Job, steps: int) -> Fix:
     """Both keys leave the config, and the Trainer says the count."""
     micro = effective(job).micro
     size = whole(micro and micro.value)
-    settings = {TRAIN: None, STEPS: None, **({MICRO: size} if size else {}), OWNER: steps}
+    settings = {TRAIN: None, STEPS: None, MICRO: size, OWNER: steps}
     text = f"Remove {TRAIN} and {STEPS} from the DeepSpeed config, and give Trainer(accumulate_grad_batches={steps})."
     return Fix(text, settings)

@@ -57,15 +57,15 @@ class LoaderBatchDiffers(Mismatch):
         loader = job.fact("loader.batch_size")
         where = [loader.source] if loader and loader.source.file else []
         where += [numbers.micro.source] if numbers.micro and numbers.micro.source else []
-        given = whole(job.value("loader.batch_size"))
+        given, same = whole(job.value("loader.batch_size")), _length_of(job, numbers, batch, keep=True)
         fixes = [
             Fix(
                 f"DataLoader(batch_size=engine.train_micro_batch_size_per_gpu()), which is {micro}.",
-                {"loader.batch_size": micro * (given // batch if given else 1)},
+                {"loader.batch_size": micro * (given // batch if given else 1), **_length_of(job, numbers, micro)},
             ),
             Fix(
                 f"Write {MICRO} {batch} into the config: the loader is right.",
-                complete(job, batch, steps, replicas if numbers.processes else None),
+                complete(job, batch, steps, replicas if numbers.processes else None) | same,
             ),
         ]
         train = micro * (steps or 0) * (replicas or 0)
@@ -73,7 +73,7 @@ class LoaderBatchDiffers(Mismatch):
             count = train // (batch * replicas)
             if count != steps:
                 text = f"Keep {train} samples per update: {batch} x {count} accumulation steps x {replicas} ranks."
-                fixes.append(Fix(text, complete(job, batch, count, replicas)))
+                fixes.append(Fix(text, complete(job, batch, count, replicas) | same))
         return self.found(message, where, fixes)
 
     def _length(self, job: Job, numbers: Effective, micro: int) -> Iterator[Finding]:
@@ -108,6 +108,16 @@ class LoaderBatchDiffers(Mismatch):
         return 2 * setting.train_micro_batch_size_per_gpu
 
 
+def _length_of(job: Job, numbers: Effective, size: int, keep: bool = False) -> dict[str, int | None]:
+    """The loader's length that belongs to this batch size; no longer known where the data's is not."""
+    data = whole(job.value("dataset.length"))
+    if job.fact("loader.length") is None:
+        return {}
+    if data and numbers.replicas:
+        return {"loader.length": -(-data // (size * numbers.replicas))}
+    return {} if keep else {"loader.length": None}
+
+
 def _factors(right: int, length: int, replicas: int) -> list[int]:
     """The whole factors that can lie between two lengths, that of the ranks first."""
     near = max(right, length) // min(right, length)
@@ -117,4 +127,6 @@ def _factors(right: int, length: int, replicas: int) -> list[int]:
 def _near(right: int, length: int, factor: int) -> bool:
     """Is one length the other times (or through) the factor, but for rounding to whole batches?"""
     small, large = sorted((right, length))
+    if small < 2 or small == large:
+        return False
     return factor * (small - 1) < large <= factor * small or (small > 8 and abs(large - factor * small) <= factor)

@@ -43,7 +43,7 @@ class SchedulerUnit(Mismatch):
         updates, total = _updates(job, numbers), _total(job)
         if updates and total and rate:
             fewest, most, words = updates
-            if rate * fewest * 0.9 <= total[0] <= rate * most * 1.12:
+            if rate * fewest * 0.9 - 1 <= total[0] <= rate * most * 1.12 + 1:
                 return  # stepped often or not, the schedule ends with the run
             yield self._length(job, numbers, rate, total, (fewest, words))
         elif rate != 1:
@@ -72,7 +72,7 @@ class SchedulerUnit(Mismatch):
             text = "Step the scheduler once for each optimizer step."
             fixes.append(Fix(text, {"scheduler.steps_per_optimizer_step": 1}))
         name = "scheduler.total_steps" if job.fact("scheduler.total_steps") else "scheduler.params.total_num_steps"
-        length = round(steps)
+        length = max(round(steps), 1)
         fixes.append(Fix(f"Make the schedule for {length} steps.", {name: length}))
         each = job.fact("scheduler.steps_per_optimizer_step")
         ratio = max(planned / steps, steps / planned)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import namedtuple
 
 from dsaccum_helpers.findings import Fix
-from dsaccum_helpers.job import Source
+from dsaccum_helpers.job import Source, by_place
 from dsaccum_helpers.mismatches.entry import Mismatch
-from dsaccum_helpers.mismatches.layers import TRAINERS, complete, whole
+from dsaccum_helpers.mismatches.layers import TRAINERS, accumulation_owners, whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,12 +57,19 @@ class TrainerDisagrees(Mismatch):
     rank = 4
 
     def check(self, job: Job) -> Iterable[Finding]:
-        """Rows of the Trainer's own message, else what it will compare at train()."""
-        rows = [*_logged(job)] or ([*_compared(job)] if job.framework in TRAINERS else [])
-        if not rows:
+        """The rows of the Trainer's own message that still hold, and what it will compare at train()."""
+        trainer = job.framework in TRAINERS
+        if not trainer and (job.framework == "lightning" or not job.said("trainer-disagrees")):
             return
-        where = [source for row in rows for source in row.where if source and source.file]
-        yield self.found(f"{'; '.join(map(_words, rows))}.{_factors(job, rows)}", where, _fixes(job, rows))
+        rows = {row.key: row for row in _logged(job)}
+        for row in _compared(job):
+            logged = rows[row.key].where if row.key in rows else []
+            rows[row.key] = row._replace(where=[*row.where, *logged])
+        found = sorted(rows.values(), key=lambda row: row.key not in BATCH)
+        if found:
+            where = [source for row in found for source in row.where if source and source.file]
+            message = f"{'; '.join(map(_words, found))}.{_factors(job, found)}"
+            yield self.found(message[0].upper() + message[1:], by_place(where), _fixes(job, found))
 
 
 def _words(row: Row) -> str:
@@ -121,6 +128,10 @@ def _logged(job: Job) -> Iterator[Row]:
             where = [job.config.source(*key.split("."))] if job.config else []
             fact = job.fact(f"trainer.{argument}")
             if _holds(job, key, value, argument, wanted):
+                if key == TRAIN:
+                    wanted = _calculated(job, wanted, value)
+                elif fact:
+                    wanted = fact.value  # a log may be an older run's
                 yield Row(key, value, argument, wanted, [*where, *([fact.source] if fact else []), event.source])
 
 
@@ -128,6 +139,9 @@ def _holds(job: Job, key: str, value: Any, argument: str, wanted: Any) -> bool:
     path = key.split(".")
     if job.config and job.config.kind != "log" and job.config.has(*path) and job.config.get(*path) != value:
         return False
+    fact = job.fact(f"trainer.{argument}")
+    if fact and (key in BATCH or not isinstance(fact.value, str)):
+        return _differ(value, fact.value, key in BATCH)
     if "calculated" not in argument:
         given = [job.fact(f"trainer.{name}") for name in argument.replace("|", "+").split("+")]
         return not any(fact and fact.source.file == "--set" for fact in given)
@@ -135,8 +149,16 @@ def _holds(job: Job, key: str, value: Any, argument: str, wanted: Any) -> bool:
     if key != TRAIN or not (micro and steps and world) or micro * steps * world != value:
         return True
     # The arguments as read make the config's number: they were mended, or the Trainer counted one process.
-    counted_one = micro * steps == wanted
+    owners = [job.fact(f"trainer.{name}") for name in ("per_device_train_batch_size", STEPS)]
+    counted_one = micro * steps == wanted and not any(fact and fact.source.file == "--set" for fact in owners)
     return counted_one and not any(event.values.get("world") == 1 for event in job.said("product-assertion"))
+
+
+def _calculated(job: Job, logged: Any, value: Any) -> Any:
+    """The train batch size by the arguments, where they are all known."""
+    micro, steps, world = _arguments(job)
+    product = micro * steps * world if micro and steps and world else logged
+    return logged if product == value else product
 
 
 def _compared(job: Job) -> Iterator[Row]:
@@ -179,17 +201,27 @@ def _differ(value: Any, wanted: Any, batch: bool) -> bool:
         return False
 
 
+def _setting(job: Job, micro: int | None, steps: int | None, world: int | None) -> dict[str, Any]:
+    """The three numbers, "auto" for one that is not known, and the arguments that own them."""
+    train = micro * steps * world if micro and steps and world else None
+    setting: dict[str, Any] = {TRAIN: train or "auto", MICRO: micro or "auto", STEPS: steps or "auto"}
+    setting |= {"trainer.per_device_train_batch_size": micro} if micro else {}
+    if steps:
+        setting |= dict.fromkeys(("trainer.gradient_accumulation_steps", *accumulation_owners(job)), steps)
+    return setting
+
+
 def _fixes(job: Job, rows: list[Row]) -> Iterator[Fix]:
     """Let the arguments own the numbers, write them into the config, or write the config's into the arguments."""
     micro, steps, world = _arguments(job)
     others = [row for row in rows if row.key not in BATCH]
-    owners = complete(job, micro, steps, world)
+    owners = _setting(job, micro, steps, world)
     trainer = {name: value for name, value in owners.items() if name not in BATCH}
-    auto = dict.fromkeys(BATCH, "auto") if len(others) < len(rows) else {}
+    auto = {**dict.fromkeys(BATCH, "auto"), **trainer} if len(others) < len(rows) else {}
     names = ", ".join(row.key for row in rows)
     yield Fix(
         f'Write "auto" for {names} in the DeepSpeed config: the arguments fill them in.',
-        {**auto, **trainer, **{row.key: "auto" for row in others}},
+        {**auto, **{row.key: "auto" for row in others}},
     )
     numbers = {row.key: row.wanted for row in rows}
     product = numbers.get(TRAIN) or (owners[TRAIN] if isinstance(owners[TRAIN], int) else None)
@@ -216,7 +248,7 @@ def _argument_fixes(job: Job, rows: list[Row]) -> Iterator[Fix]:
             others |= {f"trainer.{row.argument}": row.value} if simple else {row.key: "auto"}
     stated = [whole(job.config.get(key)) if job.config else None for key in (MICRO, STEPS)]
     for new_micro, new_steps in _cuts(config.get(TRAIN), world, stated, (micro, steps)):
-        settings = complete(job, new_micro, new_steps, world)
+        settings = _setting(job, new_micro, new_steps, world)
         product = f" ({settings[TRAIN]} = {new_micro} x {new_steps} x {world})" if world else ""
         yield Fix(
             f"Keep the config and change the arguments: per_device_train_batch_size {new_micro}, "

@@ -48,7 +48,8 @@ class TwoBoundaryCounters(Mismatch):
             return
         message = (
             f"{words[0].upper()}{words[1:]}, in windows of {steps}: {rest} are left. "
-            f"Accelerate {job.version('accelerate')} starts a new window with the next epoch, the engine counts on, so the two are {rest} micro-batches apart."
+            f"Accelerate {job.version('accelerate')} starts a new window with the next epoch, the engine counts on, "
+            f"so the two are {rest} micro-batch{'es' * (rest != 1)} apart."
         )
         fact = job.fact("loader.length") or job.fact("dataset.length")
         where = [fact.source] if fact else []
