@@ -1,9 +1,9 @@
 """The doctor against the real ``DeepSpeedConfig`` on config files of public projects, on several numbers of processes.
 
 Accepted or refused, and the resulting numbers, must be the same; files with "auto" are judged as Transformers would
-fill them in, with the defaults of TrainingArguments. A file that this version refuses for a block other than the batch
-(a removed feature, an autotuning list) is asked with its batch keys alone. Nothing that the real class accepts may get an error, unless a
-value is no integer. ``DSACCUM_PUBLIC_CONFIGS`` names the folder; the files themselves are not ours to ship.
+fill them in, with the defaults of TrainingArguments. A file that this version refuses for another block than the batch
+(a removed feature, an autotuning list) is asked with its batch keys alone. Nothing that the real class accepts may get
+an error, unless a value is no integer. ``DSACCUM_PUBLIC_CONFIGS`` names the folder; the files are not ours to ship.
 """
 
 from __future__ import annotations
