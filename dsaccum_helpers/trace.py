@@ -41,8 +41,9 @@ opposite. ``count``: a Number, None where it is not known. ``text``: the conditi
 Division = namedtuple("Division", "value text source guards")
 Division.__doc__ = "A loss divided by ``value`` (a Number or None), written ``text``, under these guards."
 
-Term = namedtuple("Term", "divisions summed", defaults=((), False))
-Term.__doc__ = "One summand of a loss: what it was divided by, and whether it is a sum over samples instead of a mean."
+Term = namedtuple("Term", "divisions summed many", defaults=((), False, False))
+Term.__doc__ = """One summand of a loss: what it was divided by, whether it is a sum over samples instead of a mean, and
+whether it stands for many summands of a list."""
 
 Event = namedtuple("Event", "kind actor source loops guards info")
 Event.__doc__ = """Something that the program does.
@@ -57,7 +58,7 @@ Event.__doc__ = """Something that the program does.
 class Number:
     """A number that may not be known: ``factor`` times symbols to their powers.
 
-    Symbols: ``gas`` (the engine's own accumulation steps), ``micro`` (its micro-batch size), ``world``, ``len:NAME``
+    Symbols: ``gas`` (the engine's own accumulation steps), ``micro``, ``train`` (its batches), ``world``, ``len:NAME``
     (the length of a loader or list), ``?NAME`` (something unknown), ``=NAME=4`` (an accumulation count that the script
     calls NAME and that is 4). ``over``: ids of the collections it was counted over.
     """
@@ -67,10 +68,9 @@ class Number:
     def __init__(self, factor: float = 1, symbols: dict[str, int] | None = None, over: Iterable[int] = ()) -> None:
         self.factor, self.symbols, self.over = factor, symbols or {}, frozenset(over)
 
-    def known(self, gas: int | None = None, micro: int | None = None, world: int | None = None) -> float | None:
+    def known(self, **given: Any) -> float | None:
         """The number once the engine's own are put in; None where something is still unknown."""
         result: float = self.factor
-        given: dict[str, Any] = {"gas": gas, "micro": micro, "world": world}
         for symbol, power in self.symbols.items():
             value = float(symbol.rsplit("=", 1)[1]) if symbol.startswith("=") else given.get(symbol)
             if not isinstance(value, int | float) or (power < 0 and not value):

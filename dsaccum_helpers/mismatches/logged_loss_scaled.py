@@ -5,6 +5,7 @@ from __future__ import annotations
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches import numerics
 from dsaccum_helpers.mismatches.entry import Mismatch
+from dsaccum_helpers.mismatches.windows import at, live, same_place, setup
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,11 +31,27 @@ class LoggedLossScaled(Mismatch):
     severity = "note"
 
     def check(self, job: Job) -> Iterable[Finding]:
-        """What the log shows."""
+        """What the log shows, and what the script hands to a log."""
+        yield from self._script(job)
         count = numerics.steps(job)
         for event in job.events:
             if event.kind == "losses" and count and count >= FEWEST:
                 yield from self._ratio(job, event, count)
+
+    def _script(self, job: Job) -> Iterator[Finding]:
+        """What backward returned, or a single loss that is divided for the log."""
+        known = setup(job)
+        for program in job.programs if known.gas is None or known.gas > 1 else ():
+            for event in same_place(live(program)):
+                count = known.gas or "the accumulation steps"
+                if event.kind == "use-returned-loss":
+                    message = f"engine.backward() returns the loss divided by {count}, and that number is logged "
+                    message += f"({at(event)}): it is 1/{count} of the loss. Training is not affected."
+                    yield self.found(message, [event.source], [Fix("Log the loss that went into backward.")])
+                elif event.kind == "use-divided-loss" and event.loops:
+                    message = f"The loss of one micro-batch is divided by {event.info['division'].text} for the log "
+                    message += f"({at(event)}): it is 1/{count} of the loss. Training is not affected."
+                    yield self.found(message, [event.source], [Fix("Log the loss as it is, or the sum of a window.")])
 
     def _ratio(self, job: Job, event: Event, count: int) -> Iterator[Finding]:
         """The first training loss against the first evaluation loss."""

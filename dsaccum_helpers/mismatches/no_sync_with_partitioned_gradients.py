@@ -6,6 +6,7 @@ from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches import numerics
 from dsaccum_helpers.mismatches.entry import Mismatch
 from dsaccum_helpers.mismatches.layers import older
+from dsaccum_helpers.mismatches.windows import at, live, same_place, setup
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,11 +37,12 @@ class NoSyncWithPartitionedGradients(Mismatch):
     remedy = "A newer transformers (4.48) or Accelerate; keep the accumulation steps."
     learn = "notebooks/02_matched_or_mismatched.ipynb"
     rank = 2
+    silences = ("manual-accumulation", "guarded-engine-step")
 
     def check(self, job: Job) -> Iterable[Finding]:
         """The assertion in a log; else versions that lead to it."""
         logged = list(self._logged(job))
-        yield from logged or self._versions(job)
+        yield from logged or list(self._script(job)) or self._versions(job)
 
     def _logged(self, job: Job) -> Iterator[Finding]:
         for event in job.events:
@@ -53,6 +55,21 @@ class NoSyncWithPartitionedGradients(Mismatch):
                     self._fixes(job),
                 )
                 return
+
+    def _script(self, job: Job) -> Iterator[Finding]:
+        """A script that enters no_sync itself."""
+        known = setup(job)
+        if known.stage not in (2, 3) or not known.deepspeed:
+            return
+        for program in job.programs:
+            for event in same_place(live(program)):
+                if event.kind == "no-sync":
+                    text = f"no_sync is entered ({at(event)}) at ZeRO stage {known.stage}, where each process keeps "
+                    text += "only "
+                    text += "its part of the gradients and reduces them in every micro-batch: "
+                    text += f"DeepSpeed {ASSERTS} and newer assert that this is not done."
+                    yield self.found(text, [event.source], self._fixes(job))
+                    return
 
     def _versions(self, job: Job) -> Iterator[Finding]:
         """Versions that are known to meet in the assertion."""

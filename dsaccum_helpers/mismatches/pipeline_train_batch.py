@@ -53,6 +53,14 @@ class PipelineTrainBatch(Mismatch):
             fix = Fix("data = iter(RepeatingLoader(loader)) once, and train_batch(data_iter=data) in the loop.")
             yield self.found(message, [event.source], [fix])
             return
+        items = getattr(data, "items", None)
+        if items and not data.open and known.gas and len(items) < known.gas:
+            message = (
+                f"train_batch takes {known.gas} micro-batches from its iterator ({at(event)}), and this one holds "
+            )
+            message += f"{len(items)}: StopIteration at the next one."
+            yield self.found(message, [event.source], [Fix("Feed iter(RepeatingLoader(loader)), made once.")])
+            return
         loop = _micro_batch_loop(event.loops, known)
         guard = once(event.guards)
         if loop is not None or (guard is not None and guard.kind in ("every", "boundary")):

@@ -7,6 +7,7 @@ from dsaccum_helpers.effective.owners import TRAINERS
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches.entry import Mismatch, needs_accumulation
 from dsaccum_helpers.mismatches.layers import epoch_length, whole
+from dsaccum_helpers.mismatches.schedules import from_script
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class SchedulerUnit(Mismatch):
     def check(self, job: Job) -> Iterable[Finding]:
         """What the named facts say: how often the scheduler is stepped, and for how many steps it was made."""
         yield from self._facts(job)
+        yield from from_script(self, job)
 
     def _facts(self, job: Job) -> Iterator[Finding]:
         """A schedule is right where its length is its steps per update times the updates."""

@@ -7,6 +7,7 @@ from dsaccum_helpers.effective.owners import TRAINERS
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches.entry import Mismatch
 from dsaccum_helpers.mismatches.layers import older, whole
+from dsaccum_helpers.mismatches.windows import count_divisions, live
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class UnweightedTokenMean(Mismatch):
     def _facts(self, job: Job) -> Iterator[Finding]:
         """The data have unequal token counts, and more than one mean is averaged."""
         equal = job.fact("dataset.equal_token_counts")
-        if equal is None or equal.value is not False:
+        if equal is None or equal.value is not False or _mean_of_window(job):
             return
         numbers = effective(job)
         steps = whole(numbers.steps and numbers.steps.value) or 1
@@ -80,3 +81,12 @@ class UnweightedTokenMean(Mismatch):
                 f"means of the {world} ranks are averaged as equals."
             )
             yield self.found(message, where, [Fix("average_tokens_across_devices true.", {ACROSS: True})])
+
+
+def _mean_of_window(job: Job) -> bool:
+    """Does a script divide every loss by a total of the window, and tell the engine not to scale?"""
+    backwards = [event for program in job.programs for event in live(program) if event.kind == "backward"]
+    return bool(backwards) and all(
+        not event.info["scaled"] and any(kind == "total" for kind, _ in count_divisions(event, None))
+        for event in backwards
+    )

@@ -6,6 +6,7 @@ belongs to it and says what stands between them; ``live`` leaves out the branche
 
 from __future__ import annotations
 
+import re
 from collections import namedtuple
 
 from dsaccum_helpers.effective import effective
@@ -29,6 +30,10 @@ Accelerate runs without it."""
 #: Guards that let one micro-batch of a window through.
 ONCE = ("every", "count", "last", "boundary")
 _BRANCHES = ("static", "other")
+_OTHER_COUNTS = re.compile(
+    r"head|class|task|layer|gpu|world|rank|view|crop|temp|tau|len|dim|size|token|scale|channel|expert|agent|sample|std",
+    re.IGNORECASE,
+)
 
 
 def setup(job: Job) -> Setup:
@@ -151,7 +156,7 @@ def count_divisions(event: Event, gas: int | None) -> Iterator[tuple[str, Divisi
         for division in term.divisions:
             if division.value is None or not compatible(division.guards, event.guards):
                 continue
-            kind = _division_kind(division, event, gas, len(terms))
+            kind = _division_kind(division, event, gas, 0 if term.many else len(terms))
             if kind:
                 yield kind, division
 
@@ -167,9 +172,11 @@ def _division_kind(division: Division, event: Event, gas: int | None, terms: int
     known = value.known(gas=gas)
     if known is None or gas is None or known != gas or gas == 1:
         return None
-    literal = division.text.replace(".", "").isdigit()
-    # A bare number is the count only where it cannot be the mean of as many summands, or half of something.
-    return None if literal and (terms == known or known <= 2) else "count"
+    # A number that is called nothing in particular is the count only where it cannot be the mean of as many summands,
+    # half of something, or the number of something else.
+    if not terms or terms == known or known <= 2 or _OTHER_COUNTS.search(division.text):
+        return None
+    return "count"
 
 
 def same_place(events: Iterable[Event]) -> list[Event]:

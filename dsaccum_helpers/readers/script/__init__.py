@@ -119,7 +119,7 @@ def _loader_facts(reader: Interpreter, job: Job) -> None:
         loaders = reader.loaders[:1]
     for loader in loaders:
         number = loader.facts.get("batch_size")
-        size = number.known() if number is not None else None
+        size = number.known(train=job.value("train_batch_size")) if number is not None else None
         source: Source = loader.source
         if loader.facts.get("hidden"):
             job.add("loader.has_batch_size", False, source)

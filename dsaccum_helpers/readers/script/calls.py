@@ -71,8 +71,13 @@ class Calls(Library):
         pending, seen = list(values), 0
         while pending and seen < 50:
             value, seen = pending.pop(), seen + 1
-            if isinstance(value, Tensor) and value.returned:
-                self.emit("use-returned-loss", next(iter(value.engines), None), node)
+            if isinstance(value, Tensor) and (value.returned or value.detached):
+                engine = next(iter(value.engines), None)
+                counted = [d for term in value.terms for d in term.divisions if d.value is not None and d.value.counts]
+                if value.returned:
+                    self.emit("use-returned-loss", engine, node)
+                elif counted:
+                    self.emit("use-divided-loss", engine, node, division=counted[0])
                 return
             pending += getattr(value, "items", [])
             pending += value.attributes.values() if isinstance(value, Mapping) else []

@@ -27,7 +27,11 @@ if TYPE_CHECKING:
     Values = list[Value]
     Named = dict[str, Value]
 
-_BATCH_SYMBOLS = {"gradient_accumulation_steps": "gas", "train_micro_batch_size_per_gpu": "micro"}
+_BATCH_SYMBOLS = {
+    "gradient_accumulation_steps": "gas",
+    "train_micro_batch_size_per_gpu": "micro",
+    "train_batch_size": "train",
+}
 
 
 class Frameworks(Options):
@@ -45,6 +49,9 @@ class Frameworks(Options):
         self._configure(engine, config, node)
         if isinstance(model, Role) and model.role == "model":
             model.engine = engine
+        elif model is not None:
+            self.models[id(model)] = engine
+            self.keep.append(model)
         loader = Role("loader", self.source(node), engine, batch_size=Number(1, {"micro": 1}), own=True)
         optimizer = keywords.get("optimizer")
         if not isinstance(optimizer, Role) or optimizer.role != "optimizer":
@@ -185,6 +192,7 @@ class Frameworks(Options):
             known = self.plain(value)
             if known is not None:
                 self.learn(f"trainer.{key}", known, node)
+        self._lightning_processes(keywords, node)
         strategy = keywords.get("strategy")
         if isinstance(strategy, Role) and (config := strategy.facts.get("config")) is not None:
             if isinstance(config, Constant) and isinstance(config.value, str):
@@ -192,6 +200,12 @@ class Frameworks(Options):
             elif isinstance(config, Mapping) and not config.name:
                 self.made_configs.append(self.config_of(config))
         return Role("trainer", self.source(node), kind="lightning")
+
+    def _lightning_processes(self, keywords: Named, node: ast.Call) -> None:
+        devices, nodes = keywords.get("devices", keywords.get("gpus")), self.plain(keywords.get("num_nodes")) or 1
+        count = len(devices.items) if isinstance(devices, Sequence) else self.plain(devices)
+        if isinstance(count, int) and count >= 1 and isinstance(nodes, int):
+            self.learn("processes", count * nodes, node)
 
     def training_arguments(self, name: str, keywords: Named, node: ast.Call) -> Value:
         """``TrainingArguments(...)`` and the configs of TRL's trainers."""

@@ -44,8 +44,8 @@ _ARGUMENTS = ("TrainingArguments", "Seq2SeqTrainingArguments")
 _TRL = ("SFTConfig", "DPOConfig", "GRPOConfig", "PPOConfig", "RewardConfig", "KTOConfig", "ORPOConfig", "CPOConfig")
 _TRL += ("RLOOConfig", "OnlineDPOConfig", "GKDConfig")
 _BATCH_NORM = ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "LazyBatchNorm1d", "LazyBatchNorm2d", "LazyBatchNorm3d")
-_SAME = ("tqdm", "trange", "enumerate", "iter", "list", "tuple", "cycle", "reversed", "sorted", "track", "deepcopy")
-_SAME += ("RepeatingLoader", "prefetch", "BackgroundGenerator", "chain", "int", "float", "abs", "round", "set", "mean")
+_SAME = ("tqdm", "trange", "ceil", "floor", "list", "tuple", "cycle", "reversed", "sorted", "track", "deepcopy")
+_SAME += ("prefetch", "BackgroundGenerator", "DeviceLoader", "chain", "int", "float", "abs", "round", "set", "mean")
 _STEP_TOTALS = ("num_training_steps", "T_max", "total_steps", "total_num_steps", "total_iters", "max_steps", "t_total")
 
 
@@ -162,6 +162,10 @@ class Library(Frameworks):
     def builtin(self, name: str, arguments: Values, keywords: Named, node: ast.Call) -> Value | None:
         """A built-in function, or one that hands its argument on."""
         first = arguments[0] if arguments else None
+        if name == "dict":
+            made_dict = Mapping()
+            made_dict.attributes = {**(first.attributes if isinstance(first, Mapping) else {}), **keywords}
+            return made_dict
         if first is None:
             return None
         if name == "len":
@@ -192,6 +196,8 @@ class Library(Frameworks):
             return first.attributes.get(str(arguments[1].value))
         if name == "enumerate":
             return self._enumerated(first)
+        if name in ("iter", "RepeatingLoader", "cycle"):
+            return self._iterated(name, first)
         return first if name in _SAME else None
 
     def _length(self, value: Value, node: ast.Call) -> Value:
@@ -223,7 +229,8 @@ class Library(Frameworks):
         if isinstance(value, Sequence):
             tensors = [item for item in value.items if isinstance(item, Tensor)]
             if tensors:
-                return Tensor(engines_of(*tensors), [t for one in tensors for t in one.terms], value.over)
+                terms = [Term(t.divisions, t.summed, value.open) for one in tensors for t in one.terms]
+                return Tensor(engines_of(*tensors), terms, value.over)
         return Unknown("sum", counted_over(value) | (frozenset({id(value)}) if value.over else frozenset()))
 
     def _zipped(self, arguments: Values) -> Value:
@@ -238,6 +245,17 @@ class Library(Frameworks):
             if id(value) in self.sizes:
                 self.sizes[id(result)] = self.sizes[id(value)]
         return result
+
+    def _iterated(self, name: str, value: Value) -> Value:
+        """An iterator, or a loader that begins anew at its end."""
+        if not isinstance(value, Role) or value.role not in ("loader", "iterator"):
+            return value
+        role = value.role if name == "RepeatingLoader" else "iterator"
+        made = Role(role, value.source, value.engine, **value.facts)
+        made.facts["repeating"] = value.facts.get("repeating", False) or name != "iter"
+        made.over = frozenset({id(value), *value.over})
+        self.keep += [value, made]
+        return made
 
     def _enumerated(self, value: Value) -> Value:
         index = Unknown("index")

@@ -15,7 +15,7 @@ from dsaccum_helpers.readers.script.values import (
     engines_of,
     number,
 )
-from dsaccum_helpers.trace import Division, Guard, Number, Term, is_count_name
+from dsaccum_helpers.trace import Division, Guard, Number, is_count_name
 
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
 if TYPE_CHECKING:
@@ -139,5 +139,5 @@ def _divisor_of(node: ast.expr) -> ast.expr:
 def divided(tensor: Tensor, divisor: Value, node: ast.expr, source: Source, guards: Guards) -> Tensor:
     """The tensor with one more division in each of its terms."""
     division = Division(as_number(divisor, node), ast.unparse(node), source, guards)
-    terms = [Term((*term.divisions, division), term.summed) for term in tensor.terms]
+    terms = [term._replace(divisions=(*term.divisions, division)) for term in tensor.terms]
     return _as(Tensor(tensor.engines, terms, tensor.over | counted_over(divisor)), tensor)

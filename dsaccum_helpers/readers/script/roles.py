@@ -16,7 +16,7 @@ from dsaccum_helpers.readers.script.values import (
     Value,
     engines_of,
 )
-from dsaccum_helpers.trace import Engine, Number, Term
+from dsaccum_helpers.trace import Engine, Number
 
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class Roles(State):
         made = Tensor(tensor.engines, tensor.terms, tensor.over)
         made.detached, made.returned = tensor.detached or name in _LOGGED, tensor.returned
         if name == "sum":
-            made.terms = tuple(Term(term.divisions, True) for term in tensor.terms)
+            made.terms = tuple(term._replace(summed=True) for term in tensor.terms)
         return made
 
     def _on_engine(self, role: Role, name: str, arguments: Values, keywords: Named, node: ast.Call) -> Value | None:
@@ -105,7 +105,11 @@ class Roles(State):
             return Constant(None)
         if name == "is_gradient_accumulation_boundary":
             return self.boundary(node)
-        counts = {"gradient_accumulation_steps": "gas", "train_micro_batch_size_per_gpu": "micro"}
+        counts = {
+            "gradient_accumulation_steps": "gas",
+            "train_micro_batch_size_per_gpu": "micro",
+            "train_batch_size": "train",
+        }
         if name in counts:
             return Count(Number(1, {counts[name]: 1}), name)
         if name == "deepspeed_io":
@@ -174,6 +178,8 @@ class Roles(State):
     def _on_unknown(self, owner: Value, name: str, arguments: Values, keywords: Named, node: ast.Call) -> Value | None:
         """By the calls made on it something unknown turns out to be an engine, an optimizer, a scheduler."""
         role = getattr(owner, "role", None)
+        if role is None and id(owner) in self.models and name in ("parameters", "named_parameters", "zero_grad"):
+            return self._on_module(Role("module", self.source(node), self.models[id(owner)]), name, [], {}, node)
         if role is not None:
             return self._on_engine(Role("engine", role.source, role), name, arguments, keywords, node)
         if name == "backward" and arguments and isinstance(owner, Unknown):

@@ -46,6 +46,8 @@ class State:
         self.generated: dict[int, list[Loop]] = {}
         self.sizes: dict[int, Number] = {}
         self.places: dict[tuple[int, str], Source] = {}
+        #: by id of a model: the engine it was wrapped in
+        self.models: dict[int, Engine] = {}
         #: values whose ids are used must stay alive
         self.keep: list[Value] = []
         self.modules: dict[str, Mapping] = {}

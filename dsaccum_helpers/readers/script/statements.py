@@ -18,11 +18,12 @@ from dsaccum_helpers.readers.script.values import (
     Role,
     Scope,
     Sequence,
+    Tensor,
     Unknown,
     Value,
     number,
 )
-from dsaccum_helpers.trace import Event, Guard, Loop, is_count_name, named_count
+from dsaccum_helpers.trace import Event, Guard, Loop, Term, is_count_name, named_count
 
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
 if TYPE_CHECKING:
@@ -77,6 +78,8 @@ class Statements(Expressions):
         if isinstance(combined, Count) and isinstance(node.op, ast.Add | ast.Sub):
             combined = Unknown(combined.name or ast.unparse(node.target))  # a counter: its value changes all the time
             combined.counter = True
+        if isinstance(combined, Tensor) and combined.detached:
+            combined.terms = (Term(),)  # a running number for the log: what it is divided by says nothing any more
         self.bind(node.target, combined, scope)
 
     def _note_count(self, node: ast.AugAssign, scope: Scope) -> None:

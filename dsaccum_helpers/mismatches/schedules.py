@@ -1,0 +1,102 @@
+"""What a script does with its learning-rate schedulers, in units of optimizer steps."""
+
+from __future__ import annotations
+
+from dsaccum_helpers.findings import Fix
+from dsaccum_helpers.mismatches.windows import at, live, once, pairs, same_place, setup
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dsaccum_helpers.findings import Finding
+    from dsaccum_helpers.job import Job
+    from dsaccum_helpers.mismatches.entry import Mismatch
+    from dsaccum_helpers.mismatches.windows import Setup
+    from dsaccum_helpers.trace import Event, Program
+
+
+def from_script(entry: Mismatch, job: Job) -> Iterator[Finding]:
+    """Schedulers that move with the micro-batches, move twice, or have a length in another unit."""
+    known = setup(job)
+    for program in job.programs:
+        moved: set[int] = set()
+        for event in same_place(live(program)):
+            if event.kind == "scheduler-step":
+                message = _moves(program, event, known)
+                if message:
+                    moved.add(id(event.info["scheduler"]))
+                    fix = Fix(_remedy(event))
+                    yield entry.found(message, [event.source], [fix])
+        for facts in program.schedulers:
+            if id(facts) not in moved and (message := _length(program, facts, known)):
+                fix = Fix("Count its length in optimizer steps: epochs * len(loader) // accumulation steps.")
+                yield entry.found(message, [facts["source"]], [fix])
+
+
+def _remedy(event: Event) -> str:
+    owner = event.info["scheduler"].get("owner")
+    if owner == "engine":
+        return "Leave scheduler.step() out: the engine steps it at every update."
+    if event.actor is not None and event.actor.kind == "accelerate":
+        return "Hand the scheduler to accelerator.prepare() as well, or step it only if accelerator.sync_gradients."
+    return "Pass lr_scheduler=... to deepspeed.initialize and leave scheduler.step() out."
+
+
+def _moves(program: Program, event: Event, known: Setup) -> str:
+    """What is wrong with the place of a scheduler.step(), an empty text where nothing is."""
+    facts = event.info["scheduler"]
+    owner, count = facts.get("owner"), known.gas
+    raw = [p for p in pairs(program) if p.backward.loops == event.loops and event.loops]
+    wrapped = [p for p in pairs(program, "accelerate", "optimizer-step") if p.backward.loops == event.loops]
+    guarded = once(event.guards) is not None
+    if raw and owner == "engine":
+        times = "once more" if guarded or count == 1 else f"{count or 'accumulation-steps'} times more"
+        return (
+            f"The engine steps this scheduler at every update, and the script moves it {times} in each window "
+            f"({at(event)}): the learning rate runs through its schedule too fast."
+        )
+    if not facts or guarded or count == 1 or owner == "prepared" or not (raw or (wrapped and event.loops)):
+        return ""
+    if _in_micro_batches(facts):
+        return ""  # planned in micro-batches and stepped with them: right
+    return (
+        f"scheduler.step() is called in every micro-batch ({at(event)}), {count or 'accumulation-steps'} times in each "
+        f"optimizer step; its length is meant in optimizer steps, so the schedule is over after "
+        f"1/{count or 'accumulation steps'} of the run."
+    )
+
+
+def _in_micro_batches(facts: dict[str, object]) -> bool:
+    """Is the length of the schedule that of the loader, not divided by the accumulation steps?"""
+    total = facts.get("total")
+    symbols = getattr(total, "symbols", {})
+    return any(symbol.startswith("len:") for symbol in symbols) and getattr(total, "count_power", 0) == 0
+
+
+def _length(program: Program, facts: dict[str, object], known: Setup) -> str:
+    """What is wrong with the length of a schedule that moves once in each optimizer step."""
+    total, owner, count = facts.get("total"), facts.get("owner"), known.gas
+    if total is None or count == 1 or not _steps_with_updates(program, facts):
+        return ""
+    if getattr(total, "count_power", 0) > 0:
+        return (
+            f"The scheduler moves once in each optimizer step, and its length is multiplied by the accumulation steps "
+            f"({count or 'not known'}): the run ends after 1/{count or 'accumulation steps'} of the schedule."
+        )
+    if _in_micro_batches(facts) and count is not None:
+        mover = "engine" if owner == "engine" else "prepared scheduler" if owner == "prepared" else "script"
+        return (
+            f"The length of the schedule counts micro-batches (len of the loader), but the {mover} moves it once in "
+            "each "
+            f"optimizer step, every {count} micro-batches: the run ends after 1/{count} of the schedule."
+        )
+    return ""
+
+
+def _steps_with_updates(program: Program, facts: dict[str, object]) -> bool:
+    """Does it move once in each optimizer step?"""
+    if facts.get("owner") in ("engine", "prepared"):
+        return True
+    steps = [e for e in live(program) if e.kind == "scheduler-step" and e.info["scheduler"] is facts]
+    return bool(steps) and all(once(event.guards) for event in steps)
