@@ -90,10 +90,7 @@ def _count(name: str, value: str, whole: str) -> int:
     text = value.strip()
     # int() alone would take 4_000 and digits of other scripts, and refuse numbers of thousands of digits.
     if not (text.isascii() and text.isdigit() and len(text) < 19 and int(text) >= 1):
-        example = f"{name} {EXAMPLES[name]}"
-        raise JobError(
-            f"{name} {whole:.60} is no number of 1 or more. Smallest fix: a positive integer, as in {example}."
-        )
+        raise JobError(f"{name} {whole:.60} is no positive integer. Smallest fix: {name} {EXAMPLES[name]}.")
     return int(text)
 
 
@@ -134,9 +131,17 @@ def _value(text: str) -> Any:
 
 
 def _codes(options: Options, name: str, value: str) -> None:
+    from dsaccum_helpers.mismatches import GROUPS
+
     codes = [part.strip() for part in value.split(",") if part.strip()]
     if not codes:
         raise JobError(f"{name} names no code. Smallest fix: {name} {EXAMPLES[name]}.")
+    known = [code for group in GROUPS.values() for code in group]
+    for code in codes:
+        if code not in known:
+            near = nearest(code.lower(), known)
+            advice = f"{name} {near}" if near else "dsaccum explain lists them"
+            raise JobError(f"{name} {code!r:.60} is no code of the catalogue. Smallest fix: {advice}.")
     getattr(options, name[2:]).extend(codes)
 
 
