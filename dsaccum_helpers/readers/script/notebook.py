@@ -37,10 +37,12 @@ def notebook_source(text: str, file: str) -> tuple[str, Places]:
     for number, source in enumerate(sources, 1):
         if source.lstrip().startswith(_OTHER_LANGUAGE):
             continue
+        going = False  # a shell line that a backslash continues on the next one
         for line, content in enumerate(source.splitlines(), 1):
-            magic = _SHELL.match(content)
-            lines.append(f"{magic[1] or magic[2] or ''}pass" if magic else content)
+            magic = None if going else _SHELL.match(content)
+            lines.append("" if going else f"{magic[1] or magic[2] or ''}pass" if magic else content)
             places.append((line, f"cell {number}"))
+            going = bool(going or magic) and content.endswith("\\")
     return "\n".join(lines) + "\n", places
 
 
