@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["read"]
 
+_NO_JSON = (".py", ".ipynb", ".yaml", ".yml")  # YAML holds all JSON, with readers and rules of its own
+
 
 def read(paths: Iterable[Any], job: Job) -> None:
     """Read everything that is given into the job. Raises ``JobError`` for what cannot be read.
@@ -38,7 +40,7 @@ def read(paths: Iterable[Any], job: Job) -> None:
     others: list[tuple[Document, config.Parsed | None]] = []
     for document in documents.values():
         for part in _parts(document):
-            answer = False if part.ending in (".py", ".ipynb") else config.read(part, job)
+            answer = False if part.ending in _NO_JSON else config.read(part, job)
             if answer is not True:
                 others.append((part, answer or None))
     following.configs(job, folders)
@@ -50,12 +52,13 @@ def read(paths: Iterable[Any], job: Job) -> None:
 
 
 def _parts(document: Document) -> list[Document]:
-    """The fenced blocks of a posted question; for all else the document itself."""
-    if document.ending not in ("", ".md", ".markdown", ".txt") or "```" not in document.text:
+    """The fenced blocks of a posted question, the cells of a notebook; for all else the document itself."""
+    posted = document.ending in ("", ".md", ".markdown", ".txt") and "```" in document.text
+    if not posted and document.ending != ".ipynb":
         return [document]
     from dsaccum_helpers.readers import fences
 
-    return fences.parts(document)
+    return fences.blocks(document) if posted else fences.cells(document)
 
 
 def _copied(values: Any, depth: int = 0) -> Any:

@@ -46,14 +46,14 @@ PARALLEL = {
     "ring_attn_size": "sequence_parallel",
     "sp_size": "sequence_parallel",
 }
-#: Arguments that only Transformers' Trainer and what builds on it have.
+#: Arguments that only Transformers' Trainer and what builds on it have, and those that older scripts have as well.
 _TRAINER_NAMES = (
-    "do_train do_eval evaluation_strategy eval_strategy save_strategy logging_strategy save_total_limit "
-    "warmup_ratio overwrite_output_dir fsdp auto_find_batch_size ddp_find_unused_parameters ddp_timeout "
-    "bf16_full_eval remove_unused_columns load_best_model_at_end group_by_length dataloader_num_workers "
+    "evaluation_strategy eval_strategy save_strategy logging_strategy fsdp auto_find_batch_size ddp_timeout "
+    "ddp_find_unused_parameters bf16_full_eval remove_unused_columns load_best_model_at_end group_by_length "
     "average_tokens_across_devices batch_size_per_replica"
 )
 _TRAINER = frozenset(_TRAINER_NAMES.split())
+_WEAK = {"do_train", "do_eval", "overwrite_output_dir", "output_dir"}
 _TRL_NAMES = (
     "num_generations max_completion_length max_prompt_length use_vllm vllm_mode vllm_device reward_funcs "
     "reward_weights steps_per_generation generation_batch_size"
@@ -62,7 +62,7 @@ _TRL = frozenset(_TRL_NAMES.split())
 _LIGHTNING_NAMES = "accumulate_grad_batches gradient_clip_val limit_train_batches"
 _LIGHTNING = frozenset(_LIGHTNING_NAMES.split())
 _LIGHTNING_ALL = _LIGHTNING | {"devices", "num_nodes", "strategy", "max_epochs", "max_steps", "precision"}
-_ASKED = {"per_device_train_batch_size", "output_dir"}
+_PER_DEVICE = {"per_device_train_batch_size", "per_device_eval_batch_size"}
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?$")
 _SETTING = re.compile(r"[+~]{0,2}([A-Za-z_][\w./@-]*)=(.*)$", re.S)
 _CONFIG_FILE = re.compile(r"\.(?:json[5c]?|hjson|ya?ml)$", re.I)
@@ -119,6 +119,25 @@ def from_words(words: Sequence[str], job: Job, source: Source, script: str | Non
         put_devices(given, job, place)
 
 
+def is_list(text: str) -> bool:
+    """Is a text nothing but arguments, as people paste them without the command?"""
+    lines = (line.strip() for line in text.split("\n"))
+    first = next((line for line in lines if line), "")
+    return bool(re.match(r"--[A-Za-z]", first)) and all(not line or line[0] in "-#\\\"'$" for line in lines)
+
+
+def read_list(text: str, file: str, job: Job) -> None:
+    """Put such a text into the job."""
+    import shlex
+
+    text = text.replace("\\\n", " ")
+    try:
+        words = shlex.split(text, comments=True)
+    except ValueError:  # a quote that is not closed
+        words = text.split()
+    from_words(words, job, Source(file, 1))
+
+
 def put(given: dict[str, Any], job: Job, source: Callable[[str], Source]) -> None:
     """Put arguments into the job as ``trainer.*``; ``source(name)`` says where a name stands."""
     for key, value in given.items():
@@ -162,7 +181,7 @@ def speak(given: dict[str, Any], job: Job, source: Source, script: str = "") -> 
         framework = "lightning"
     elif names & {"tensor_model_parallel_size", "model_parallel_size", "pipeline_model_parallel_size"}:
         framework = "megatron"
-    elif config_named or (not own_loop and (names & _TRAINER or names >= _ASKED)):
+    elif config_named or (not own_loop and (names & _TRAINER or (names & _WEAK and names & _PER_DEVICE))):
         framework = "transformers"
     if framework:
         job.speak(framework, source)

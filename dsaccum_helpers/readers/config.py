@@ -37,13 +37,14 @@ _OTHER_NAMES = (
     "compute_environment cells nbformat training_args"
 )
 OTHERS = frozenset(_OTHER_NAMES.split())
-_SIGN = re.compile(
+# Patterns for what is rare are compiled when first used: a plain JSON config needs none of them.
+_SIGN = (
     r"train_batch_size|train_micro_batch|gradient_accumulation_|zero_optimization|gradient_clipping|steps_per_print"
     r"|micro_batch_size|\"(?:fp16|bf16)\"\s*:\s*\{"
 )
-_PYTHON_WORD = re.compile(r":\s*(True|False|None)\b")
+_PYTHON_WORD = r":\s*(?:True|False|None)\b"
 _ENDINGS = (".json", ".jsonc", ".json5", ".hjson")
-_CONFIG_NAME = re.compile(r"(?:^|[^a-z])(?:ds|deepspeed|zero)(?![a-z])|zero[\d_]", re.I)
+_CONFIG_NAME = r"(?i)(?:^|[^a-z])(?:ds|deepspeed|zero)(?![a-z])|zero[\d_]"
 _START = re.compile(r"(?:\s+|#[^\n]*\n|//[^\n]*\n|/\*.*?\*/)*", re.S)
 _LARGEST = 4_000_000  # a longer text that is no JSON is a log
 
@@ -84,8 +85,14 @@ def parse(text: str) -> Parsed:
         odd.append(name)
         return float(name)
 
+    def number(digits: str) -> float:
+        value = float(digits)
+        if value in (float("inf"), float("-inf")):
+            odd.append(digits)
+        return value
+
     try:
-        parsed.values = json.loads(text, object_pairs_hook=pairs, parse_constant=constant)
+        parsed.values = json.loads(text, object_pairs_hook=pairs, parse_constant=constant, parse_float=number)
     except (ValueError, RecursionError) as error:
         parsed.strict = _words(error)
     if (parsed.strict or odd) and len(text) <= _LARGEST:
@@ -111,7 +118,7 @@ def read(document: Document, job: Job) -> bool | Parsed:
     if isinstance(parsed.values, dict):
         return _put(document, parsed, job) if is_config(parsed.values, document.name) else parsed
     followed = parsed.end is not None and bool(text[parsed.end :].strip())
-    signed = bool(_SIGN.search(text[:100_000]))
+    signed = bool(re.search(_SIGN, text[:100_000]))
     if _is_lines(text) or (not named and (followed or not signed)):
         return False
     job.unreadable.append(_unreadable(document, parsed))
@@ -123,7 +130,7 @@ def is_config(values: dict[str, Any], name: str) -> bool:
     keys = len(values.keys() & KEYS) + sum(isinstance(values.get(block), dict) for block in _BLOCKS)
     others = len(values.keys() & OTHERS)
     if keys:
-        return keys >= others or bool(_CONFIG_NAME.search(name))
+        return keys >= others or bool(re.search(_CONFIG_NAME, name))
     if others:
         return False
     from dsaccum_helpers.readers import frameworks
@@ -174,7 +181,7 @@ def _unreadable(document: Document, parsed: Parsed) -> Unreadable:
     """Why no reader takes it, where, and the smallest remedy."""
     words, line, column = parsed.hjson or parsed.strict or ("it is no object", 1, 1)
     remedy = f"mend line {line}, column {column}"
-    python = _PYTHON_WORD.search(document.text)
+    python = re.search(_PYTHON_WORD, document.text)
     if parsed.python or (python and parsed.strict):
         words, line, column = parsed.strict or (words, line, column)
         remedy = "write it as JSON: double quotes, true, false and null in place of True, False and None"
@@ -199,7 +206,7 @@ def _as_hjson(text: str, parsed: Parsed) -> tuple[Any, tuple[str, int, int] | No
 
     try:
         values = hjson.loads(text, object_pairs_hook=dict)
-    except (ValueError, RecursionError, IndexError, TypeError, AttributeError) as error:
+    except (ValueError, ArithmeticError, RecursionError, IndexError, TypeError, AttributeError) as error:
         return None, _words(error)
     if parsed.duplicates:
         path, line, column = parsed.duplicates[0]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dsaccum_helpers.readers.config import Parsed
     from dsaccum_helpers.readers.files import Document
 
-_SETTINGS = re.compile(r"[^=]*\.(?:json|ya?ml)$")
+_SETTINGS = r"[^=]*\.(?:json|ya?ml)$"
 _LARGEST = 1_000_000  # bytes; what is larger is data
 
 
@@ -38,7 +38,7 @@ def settings(job: Job, folders: dict[str, str | None]) -> Iterator[tuple[Documen
     for launch in job.launches[:1]:
         words = [word.rpartition("=")[2] for word in (*launch.words, str(launch.options.get("config_file", "")))]
         for name in words:
-            if not _SETTINGS.match(name) or _is_given(name, (*folders, *_read_files(job))):
+            if not re.match(_SETTINGS, name) or _is_given(name, (*folders, *_read_files(job))):
                 continue
             path = _found(name, folders.get(launch.source.file))
             if not path or os.path.getsize(path) > _LARGEST:

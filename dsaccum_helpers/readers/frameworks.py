@@ -85,8 +85,8 @@ def read(values: dict[str, Any], places: Places, file: str, job: Job) -> None:
     if values.keys() & _ACCELERATE:
         _accelerate(values, places, file, job)
         return
-    for path, block in _embedded(values, ()):
-        config.add(job, block, file, places, "embedded", path)
+    for path, inner in _embedded(values, ()):
+        config.add(job, inner, file, places, "embedded", path)
     if values.keys() & (config.OTHERS | {"gradient_accumulation_steps"}):
         _arguments(values, places, file, job)
     for name in _BLOCKS:
@@ -164,5 +164,14 @@ def _arguments(values: dict[str, Any], places: Places, file: str, job: Job, belo
     if below == ("trainer",) and values.keys() & _OF_LIGHTNING:
         job.speak("lightning", where)
         arguments.put_devices(values, job, source)
-    elif not arguments.speak(values, job, where) and values.keys() & config.OTHERS - {"max_steps", "learning_rate"}:
+    elif not arguments.speak(values, job, where) and _is_trainers(values, below):
         job.speak("transformers", where)
+
+
+def _is_trainers(values: dict[str, Any], below: Path) -> bool:
+    """Are these arguments of Transformers' Trainer, not of a project's own loop?"""
+    names = values.keys()
+    if names & {"per_device_train_batch_size", "per_device_eval_batch_size", "base_model", "finetuning_type"}:
+        return True
+    own_block = below in ((), ("training_arguments",), ("training_args",), ("trainer_args",))
+    return own_block and "output_dir" in names and "train_batch_size" not in names and len(names & config.OTHERS) > 1

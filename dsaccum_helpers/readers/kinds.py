@@ -51,17 +51,15 @@ def read(documents: list[tuple[Document, Parsed | None]], job: Job, folders: dic
         _settings(document, parsed, job)
     yield "settings"
     for document, _ in kinds["log"]:
-        try:  # TEMPORARY
-            from dsaccum_helpers.readers import log
-        except ImportError:
-            break
+        from dsaccum_helpers.readers import log
+
         log.read(document.text, document.name, job)
     yield "log"
     if kinds["script"]:
         from dsaccum_helpers.readers import script
 
-        if hasattr(script, "read"):  # TEMPORARY
-            script.read([(document.name, document.text) for document, _ in kinds["script"]], job)
+        script.read([(document.name, document.text) for document, _ in kinds["script"]], job)
+        _trust_scripts(job, {document.name for document, _ in (*kinds["launch"], *kinds["settings"])})
     if job.launches:
         from dsaccum_helpers.readers import launch
 
@@ -71,7 +69,7 @@ def read(documents: list[tuple[Document, Parsed | None]], job: Job, folders: dic
 
 def kind_of(document: Document, parsed: Parsed | None = None) -> str:
     """``launch``, ``settings``, ``script`` or ``log``."""
-    from dsaccum_helpers.readers import frameworks, hostfile, installed
+    from dsaccum_helpers.readers import arguments, frameworks, hostfile, installed, launch
 
     start = document.text[:200_000]
     if parsed is not None:
@@ -82,20 +80,31 @@ def kind_of(document: Document, parsed: Parsed | None = None) -> str:
     if document.ending in _SHELL_ENDINGS or _SHELL.search(start[:5000]) or hostfile.is_hostfile(start):
         return "launch"
     settings = document.ending in (".yaml", ".yml") or frameworks.looks_like_settings(start)
-    if settings or installed.is_list(document):
+    if settings or arguments.is_list(start) or installed.is_list(document):
         return "settings"
     if _LOG.search(start):
         return "log"
     if _PYTHON.search(start) and _parses(document.text):
         return "script"
-    return "launch" if _COMMAND.search(start) else "log"
+    return "launch" if _COMMAND.search(start) or launch.recognises(start[:20_000]) else "log"
+
+
+def _trust_scripts(job: Job, files: set[str]) -> None:
+    """Arguments named as Transformers names them speak for it no longer where the script has a loop of its own."""
+    kinds = {engine.kind for program in job.programs for engine in program.engines if not engine.guessed}
+    own_loop = kinds & {"deepspeed", "accelerate"} and not kinds & {"trainer", "lightning"}
+    said = {fact.value for fact in job.speakers if fact.source.file not in files}
+    if own_loop and not said & {"transformers", "trl", "lightning"}:
+        job.speakers = [fact for fact in job.speakers if fact.value != "transformers"]
 
 
 def _settings(document: Document, parsed: Parsed | None, job: Job) -> None:
     """Read a mapping of settings or a list of packages."""
-    from dsaccum_helpers.readers import frameworks, installed
+    from dsaccum_helpers.readers import arguments, frameworks, installed
 
-    if parsed is not None:
+    if parsed is None and arguments.is_list(document.text):
+        arguments.read_list(document.text, document.name, job)
+    elif parsed is not None:
         frameworks.read(parsed.values, parsed.places, document.name, job)
     elif installed.is_list(document):
         installed.read(document, job)
