@@ -100,4 +100,4 @@ def _entry(entry: Mismatch, width: int) -> Iterator[Piece]:
     related = [*entry.explains, *entry.beside]
     if related:
         yield "\nSee also\n", "bold"
-        yield f"  {', '.join(related)}\n", ""
+        yield from ((line, "") for line in wrapped(", ".join(related), "  ", width))
