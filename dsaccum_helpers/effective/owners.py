@@ -99,7 +99,7 @@ def _opaque(job: Job, name: str) -> Fact | None:
     """An argument that a launch command gives by a variable whose value is not known."""
     plain = name.rpartition(".")[2]
     for launch in job.launches:
-        for word, after in zip(launch.words, [*launch.words[1:], ""], strict=True):
+        for word, after in zip(launch.words, [*launch.words[1:], ""], strict=False):
             option, equals, value = word.lstrip("-").replace("-", "_").partition("=")
             if option.rpartition(".")[2] == plain and _UNKNOWN in (value if equals else after):
                 return Fact(None, launch.source)

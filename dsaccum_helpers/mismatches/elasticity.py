@@ -67,7 +67,7 @@ class Elasticity(Mismatch):
         yield self.found(f"{text} {fix.description}", where, [fix], severity=severity)
 
 
-_REMOVE = Fix("Remove the elasticity block and write the three batch numbers.", {"elasticity": None})
+_REMOVE = Fix("Remove the elasticity block and write the three batch numbers.")
 
 
 def _without_block(job: Job, block: dict[str, Any]) -> tuple[str, dict[str, Any]]:
