@@ -58,7 +58,7 @@ def _moves(program: Program, event: Event, known: Setup) -> str:
         )
     if not facts or guarded or count == 1 or owner == "prepared" or not (raw or (wrapped and event.loops)):
         return ""
-    if _in_micro_batches(facts):
+    if _in_micro_batches(facts, count):
         return ""  # planned in micro-batches and stepped with them: right
     return (
         f"scheduler.step() is called in every micro-batch ({at(event)}), {count or 'accumulation-steps'} times in each "
@@ -67,10 +67,12 @@ def _moves(program: Program, event: Event, known: Setup) -> str:
     )
 
 
-def _in_micro_batches(facts: dict[str, object]) -> bool:
+def _in_micro_batches(facts: dict[str, object], gas: int | None) -> bool:
     """Is the length of the schedule that of the loader, not divided by the accumulation steps?"""
     total = facts.get("total")
     symbols = getattr(total, "symbols", {})
+    if gas is not None and f"=divisor={gas}" in symbols:
+        return False
     return any(symbol.startswith("len:") for symbol in symbols) and getattr(total, "count_power", 0) == 0
 
 
@@ -84,7 +86,7 @@ def _length(program: Program, facts: dict[str, object], known: Setup) -> str:
             f"The scheduler moves once in each optimizer step, and its length is multiplied by the accumulation steps "
             f"({count or 'not known'}): the run ends after 1/{count or 'accumulation steps'} of the schedule."
         )
-    if _in_micro_batches(facts) and count is not None:
+    if _in_micro_batches(facts, count) and count is not None:
         mover = "engine" if owner == "engine" else "prepared scheduler" if owner == "prepared" else "script"
         return (
             f"The length of the schedule counts micro-batches (len of the loader), but the {mover} moves it once in "

@@ -144,6 +144,8 @@ def own_count(pair: Pair, gas: int | None) -> float | None:
     number: Number | None = guard.count if guard else None
     if number is None and pair.inner:
         number = pair.inner[0].count
+        if number is None and pair.inner[0].over == "list":  # a list that was gathered until it had so many items
+            number = next((g.count for g in pair.backward.guards if g.kind == "count"), None)
         if len(pair.inner) > 1:
             return None
     return number.known(gas=gas) if number is not None else None

@@ -79,6 +79,9 @@ def _of_numbers(operator: ast.operator, one: Number, other: Number) -> Number | 
         return Number(one.factor * other.factor, _powers(one, other, 1), over)
     if isinstance(operator, ast.Div | ast.FloorDiv) and other.factor:
         symbols = _powers(one, other, -1)
+        if any(symbol.startswith("len:") for symbol in one.symbols) and not other.symbols:
+            # by what a length was divided may say in which unit it is meant: kept apart
+            return Number(one.factor, {**symbols, f"=divisor={other.factor}": -1}, over)
         quotient = one.factor / other.factor
         if isinstance(operator, ast.FloorDiv) and not symbols:
             quotient = one.factor // other.factor
