@@ -160,10 +160,11 @@ def _owners(job: Job) -> list[Owner]:
     name = f"accelerate launch --{KEY}" if flag else "the Accelerate YAML"
     # The launcher exports its count over what the shell has.
     found.append((name, launched) if launched else ("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", job.fact(VARIABLE)))
-    argument = job.fact(ARGUMENT)
-    found.append(("Accelerator(...)", argument))
+    argument, word = job.fact(ARGUMENT), job.fact(f"trainer.{KEY}")
+    # A word of the command line reaches Accelerator through the script, which may not be there.
+    found.append(("Accelerator(...)", argument) if argument or not word else (f"the script's --{KEY}", word))
     owners = [Owner(steps, name, fact.source) for name, fact in found if fact and (steps := whole(fact.value))]
-    own = [owner for owner in owners if owner.name != "Accelerator(...)"]
+    own = [owner for owner in owners if owner.name not in ("Accelerator(...)", f"the script's --{KEY}")]
     if len(own) == len(owners) == 1 and _default_counts(job) and own[0].name.startswith("the DeepSpeed config"):
         owners.append(Owner(1, "Accelerator(), where none is given,", None))
     return owners

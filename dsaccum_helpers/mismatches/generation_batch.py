@@ -92,7 +92,7 @@ def _group(job: Job) -> Group | None:
     event = next(iter(job.said("generation-batch")), None)
     factors = [whole(factor) for factor in event.values.get("factors") or ()] if event else []
     logged_world, logged_micro, logged_steps = (*factors, None, None, None)[:3]
-    default = DEFAULT if any(job.fact(f"trainer.{name}") for name in GROUPED) else None
+    default = DEFAULT if _grouped(job) else None
     generations = whole(job.value(GENERATIONS)) or (event and whole(event.values.get("generations"))) or default
     micro = whole(job.value(PER_DEVICE)) or logged_micro
     micro = micro or (whole(job.value("train_micro_batch_size_per_gpu")) if event else None)
@@ -108,6 +108,14 @@ def _group(job: Job) -> Group | None:
         return None
     batch = whole(job.value(BATCH)) if _counts_steps(job) else None
     return Group(micro, world, steps, generations, batch or micro * world * steps)
+
+
+def _grouped(job: Job) -> bool:
+    """Is it group-relative policy optimisation, so that num_generations has its default where it is not given?"""
+    texts = [f"{launch.script or ''} {launch.text}".lower() for launch in job.launches]
+    if any("rloo" in text for text in texts):
+        return False
+    return any("grpo" in text for text in texts) or any(job.fact(f"trainer.{name}") for name in GROUPED)
 
 
 def _steps(job: Job) -> int | None:

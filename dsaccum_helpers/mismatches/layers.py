@@ -61,7 +61,8 @@ def accumulation_owners(job: Job) -> list[str]:
     """The facts beside the DeepSpeed config that say an accumulation count in Accelerate."""
     places = ("accelerate.flag", "accelerate", "plugin", "accelerator")
     names = [f"{place}.gradient_accumulation_steps" for place in places]
-    return [name for name in (*names, VARIABLE) if job.fact(name)]
+    names += [VARIABLE, "trainer.gradient_accumulation_steps"] if job.framework == "accelerate" else [VARIABLE]
+    return [name for name in names if job.fact(name)]
 
 
 def epoch_length(job: Job, numbers: Effective) -> tuple[int, str] | None:

@@ -71,33 +71,37 @@ class LightningOwnsAccumulation(Mismatch):
 
     def _train(self, job: Job, source: Source) -> Iterator[Finding]:
         """Lightning keeps a train batch size; DeepSpeed accepts it where it is the product by chance."""
-        numbers, train = effective(job), job.value(TRAIN)
+        numbers, train, owner = effective(job), whole(job.value(TRAIN)), job.fact(OWNER)
         micro, replicas = whole(numbers.micro and numbers.micro.value), numbers.replicas
-        owner = job.fact(OWNER)
-        steps = whole(owner.value) if owner else None
+        steps = whole(owner.value) if owner else (None if job.programs else 1)
         refused = [event for event in job.said("product-assertion") if event.values.get("train") == train]
-        severity = None
-        if micro and replicas and (steps or (owner is None and not job.programs and not refused)):
-            product = micro * (steps or 1) * replicas
-            if product == train:
-                return
-            factors = f"{micro} x {steps or 1} x {replicas} = {product}"
-            message = f"The DeepSpeed config pins train_batch_size {train}, and Lightning's Trainer makes {factors}."
-        elif refused:
-            values = refused[0].values
-            factors = f"{values['micro']} x {values['steps']} x {values['world']}"
-            message = (
-                f"The DeepSpeed config pins train_batch_size {train}, and Lightning's Trainer made {factors} of it."
-            )
-        elif whole(train) is None:
+        message, severity = f"The DeepSpeed config pins train_batch_size {train}", None
+        product = micro * steps * replicas if micro and steps and replicas else None
+        if train is None:
             return
-        else:
-            message = f"The DeepSpeed config pins train_batch_size {train}, which depends on accumulate_grad_batches"
-            message += ": DeepSpeed stops as soon as the two do not fit."
+        if refused:
+            values = refused[0].values
+            factors = " x ".join(str(values.get(name)) for name in ("micro", "steps", "world"))
+            message += f", and DeepSpeed made {factors} of Lightning's numbers."
+        elif product is None:
             severity = "warning"
+            message += ", which depends on accumulate_grad_batches: DeepSpeed stops as soon as the two do not fit."
+        elif product != train:
+            message += f", and Lightning's Trainer makes {micro} x {steps} x {replicas} = {product}."
+        else:
+            severity = "note"
+            message += f". It is {micro} x {steps} x {replicas} now, and stops the run when one of these changes."
         where = [source, *([owner.source] if owner else []), *(event.source for event in refused)]
-        fit = steps or (micro and replicas and train % (micro * replicas) == 0 and train // (micro * replicas)) or 1
-        yield self.found(f"{message} The batch size has to leave the file.", where, [_fix(job, fit)], severity=severity)
+        fit = whole(owner and owner.value) or _quotient(train, micro, replicas) or 1
+        text = f"{message} The batch size has to leave the file: the Trainer owns it."
+        yield self.found(text, where, [_fix(job, fit)], severity=severity)
+
+
+def _quotient(train: int, micro: int | None, replicas: int | None) -> int | None:
+    """The accumulation that makes the train batch size true."""
+    if not micro or not replicas or train % (micro * replicas):
+        return None
+    return train // (micro * replicas)
 
 
 def _fix(job: Job, steps: int) -> Fix:

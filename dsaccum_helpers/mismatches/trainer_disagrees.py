@@ -105,20 +105,16 @@ def _arguments(job: Job) -> tuple[int | None, int | None, int | None]:
     """Per-device batch, accumulation steps and world size as the Trainer will see them."""
     micro_fact = job.fact("trainer.per_device_train_batch_size")
     micro, steps = whole(micro_fact and micro_fact.value), whole(job.value("trainer.gradient_accumulation_steps"))
-    if (
-        steps is None
-        and micro
-        and not _scripted(micro_fact)
-        and job.fact("trainer.gradient_accumulation_steps") is None
-    ):
+    given = job.fact("trainer.gradient_accumulation_steps")
+    if micro and given is None and _complete(micro_fact):
         steps = 1  # the default of TrainingArguments
     shared = any((job.value(f"{kind}_parallel") or 1) != 1 for kind in ("tensor", "pipeline", "sequence"))
     return micro, steps, None if shared else whole(job.value("processes"))
 
 
-def _scripted(fact: Fact | None) -> bool:
-    """Was it read in a script, where an argument that is not seen may still be given?"""
-    return fact is not None and str(fact.source.file).endswith((".py", ".ipynb"))
+def _complete(fact: Fact | None) -> bool:
+    """Was it read in a file of arguments, where one that is missing has its default? A script may set it otherwise."""
+    return fact is not None and str(fact.source.file).lower().endswith((".json", ".yaml", ".yml"))
 
 
 def _logged(job: Job) -> Iterator[Row]:
