@@ -125,6 +125,7 @@ class Effective:
     def sources(self) -> dict[str, str]:
         """Number to ``file:line``."""
         facts = dict(zip(KEYS, (self.train, self.micro, self.steps), strict=True))
+        facts["data_parallel_size"] = self.processes if self.replicas else None
         return {
             key: f"{fact.source.file}:{fact.source.line}" if fact.source.line else str(fact.source.file)
             for key, fact in facts.items()

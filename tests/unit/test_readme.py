@@ -1,15 +1,21 @@
 """The README's example says what the code says."""
 
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from dsaccum_helpers import BatchError, resolve_batch
-from dsaccum_helpers.mismatches import RUNNABLE
+from dsaccum_helpers import BatchError, check, resolve_batch
+from dsaccum_helpers.mismatches import GROUPS, RUNNABLE
 from dsaccum_helpers.setting import TASKS
 
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+STORY = ROOT / "examples" / "seven_of_eight"
 
 
 def test_the_error_of_the_example_is_the_real_one():
@@ -38,3 +44,29 @@ def test_every_mismatch_and_task_is_named():
     assert re.findall(r"`([\w-]+)`", listed) == list(RUNNABLE)
     assert len(RUNNABLE) == 9
     assert set(re.findall(r"^\| `([\w-]+)` \|", README, re.MULTILINE)) == set(TASKS)
+
+
+def test_the_story_from_log_to_mended_file_is_what_the_command_prints(tmp_path):
+    story = re.search(r"```console\n(\$ dsaccum check .*?)```", README, re.DOTALL)[1]
+    shutil.copytree(STORY, tmp_path, dirs_exist_ok=True)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    told = re.split(r"^\$ dsaccum (.*)\n", story, flags=re.MULTILINE)[1:]
+    assert len(told) == 8
+    statuses = []
+    for words, shown in zip(told[::2], told[1::2], strict=True):
+        command = [sys.executable, "-m", "dsaccum_helpers.commands", *words.split()]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        assert done.stdout == shown, words
+        statuses.append(done.returncode)
+    assert statuses == [1, 1, 0, 0]
+    before, after = ((folder / "ds_config.json").read_text() for folder in (STORY, tmp_path))
+    assert after == before.replace("256,", "252,")
+
+
+def test_the_log_of_the_story_ends_as_quoted():
+    quoted = re.search(r"```text\n(AssertionError: .*?)\n```", README, re.DOTALL)[1]
+    assert quoted in (STORY / "train.log").read_text()
+    assert f"the {len([code for group in GROUPS.values() for code in group])} things that can be wrong" in README
+    assert check(STORY / "ds_config.json", processes=7).codes == ["batch-not-divisible"]
