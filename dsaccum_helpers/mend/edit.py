@@ -61,12 +61,8 @@ def _change(text: str, name: str, path: tuple[str, ...], value: Any) -> str:
             return _put(text, name, block, member, key, value)
         block = member.block
     members = [member for member in block.members if member.key == path[-1]]
-    if value is None:
-        members = [*members, None]  # all of them go
-    for member in members[:-1]:
-        assert member is not None
-        text = _removed(text, block, member)
-        return _change(text, name, path, value)  # every place has moved
+    if len(members) > (value is not None):  # keys that stand twice: the last one stays, or none where the key goes
+        return _change(_removed(text, block, members[0]), name, path, value)
     return text if value is None else _put(text, name, block, members[-1] if members else None, path[-1], value)
 
 

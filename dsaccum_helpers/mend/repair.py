@@ -73,10 +73,13 @@ def _steps(
 
 def _places(job: Job, changed: dict[str, Any], originals: Originals) -> dict[str, Any]:
     """Where each change belongs; empty unless all of them can be written."""
+    places = {}
     try:
-        places = {name: placed(job, name, originals.text) for name in changed}
-        if None in places.values():
-            return {}
+        for name in changed:
+            place = placed(job, name, originals.text)
+            if place is None:
+                return {}
+            places[name] = place
         mended([(places[name], changed[name]) for name in changed], originals.text)
     except Unmendable:
         return {}
