@@ -72,6 +72,11 @@ class AccumulationDtype(Mismatch):
 
     def _fixes(self, job: Job) -> list[Fix]:
         setting: dict[str, object] = {"data_types.grad_accum_dtype": "fp32"}
+        if job.config is None:
+            text = (
+                'Name a DeepSpeed config with "data_types": {"grad_accum_dtype": "fp32"}; the plugin has no such field.'
+            )
+            return [Fix(text)]
         if numerics.zero_stage(job) != 0:
             return [Fix('Add the gradients up in fp32: "data_types": {"grad_accum_dtype": "fp32"}.', setting)]
         text = "Take ZeRO stage 1 and add the gradients up in fp32; at stage 0 DeepSpeed refuses a sum in fp32."

@@ -66,6 +66,8 @@ class ConfigUnreadable(Mismatch):
         if config is None or config.kind != "file":
             return
         reader = STRICT.get(job.framework)
+        if reader is None and any("JSONDecodeError" in str(event.values.get("words")) for event in job.events):
+            reader = "The program's JSON reader"
         said = config.strict if reader else config.hjson
         if said and not (config.duplicates and not reader):
             words, line, column = said

@@ -6,7 +6,6 @@ from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches import numerics
 from dsaccum_helpers.mismatches.entry import Mismatch
 from dsaccum_helpers.mismatches.planned import micro_batches, optimizer_steps
-from dsaccum_helpers.mismatches.windows import at, live, once, same_place
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,15 +46,20 @@ class StepUnitConfusion(Mismatch):
 
     def _script(self, job: Job) -> Iterator[Finding]:
         """A counter of optimizer steps that is set to something times the accumulation steps."""
+        if not job.programs:
+            return
+        from dsaccum_helpers.mismatches.windows import at, live, once, same_place
+
         for program in job.programs:
             counted = {e.info["name"] for e in program.events if e.kind == "count" and once(e.guards)}
             for event in same_place(live(program)):
                 if event.kind == "scale-counter" and event.info["name"] in counted:
                     name = event.info["name"]
-                    text = f"{name} goes up once in each optimizer step, and here it is set to a number times the "
-                    text += f"accumulation steps ({at(event)}): the number in a checkpoint's name counts optimizer "
-                    text += "steps "
-                    text += "already, so the run believes to be further than it is and stops early."
+                    text = (
+                        f"{name} goes up once in each optimizer step, and here it is set to a number times the "
+                        f"accumulation steps ({at(event)}): the number in a checkpoint's name counts optimizer steps "
+                        "already, so the run believes to be further than it is and stops early."
+                    )
                     yield self.found(text, [event.source], [Fix(f"Set {name} to the number as it is.")])
 
     def _intervals(self, job: Job) -> Iterator[Finding]:

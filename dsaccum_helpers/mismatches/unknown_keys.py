@@ -47,7 +47,7 @@ def unknown(config: Config) -> tuple[list[Key], list[str]]:
     """The unknown keys for which another is meant, and those at the top for which none is."""
     if is_other_tools(config):
         return [], []
-    strange = [key for key in config.values if key not in TOP_LEVEL and not _is_remark(key)]
+    strange = [key for key in filter(_is_text, config.values) if key not in TOP_LEVEL and not _is_remark(key)]
     top, far = _top(config, strange) if strange else ([], [])
     return [*top, *_sections(config)], far
 
@@ -110,8 +110,8 @@ def _sections(config: Config) -> Iterator[Key]:
             continue
         name = ".".join(path)
         known = CHECKED.get(name) or SECTIONS.get(name)
-        for key in block:
-            here = (*path, str(key))
+        for key in filter(_is_text, block):
+            here = (*path, key)
             if key in VITAL and (known is None or key not in known):
                 yield _misplaced(config, here, (key,))
             elif name == "optimizer.params" and key == "max_grad_norm":
@@ -136,6 +136,10 @@ def _inner(config: Config, path: Path, known: frozenset[str]) -> Iterator[Key]:
     severity = "error" if vital else "warning" if near[0] == "grad_accum_dtype" else "note"
     words = f'"{path[-1]}" in "{block}" is no key of that block, "{near[0]}" is; DeepSpeed {does}'
     yield Key(path, (*path[:-1], near[0]), config.get(*path), severity, words)
+
+
+def _is_text(key: Any) -> bool:
+    return isinstance(key, str)
 
 
 def _is_remark(key: Any) -> bool:
