@@ -32,7 +32,7 @@ def read(paths: Iterable[Any], job: Job) -> None:
     documents: dict[str, Document] = {}
     for path in paths:
         if isinstance(path, dict):
-            job.configs.append(Config(_copied(path), None, kind="given"))
+            _read_dict(_copied(path), job)
         else:
             document = load(path)
             documents.setdefault(document.name, document)  # a file given twice says nothing more
@@ -49,6 +49,16 @@ def read(paths: Iterable[Any], job: Job) -> None:
 
         for _ in kinds.read(others, job, folders):
             following.configs(job, folders)
+
+
+def _read_dict(values: dict[str, Any], job: Job) -> None:
+    """A dict in place of a file: a config, or what holds one."""
+    if config.is_config(values, ""):
+        job.configs.append(Config(values, None, kind="given"))
+        return
+    from dsaccum_helpers.readers import frameworks
+
+    frameworks.read(values, {}, "the dict", job)
 
 
 def _parts(document: Document) -> list[Document]:

@@ -121,9 +121,10 @@ def from_words(words: Sequence[str], job: Job, source: Source, script: str | Non
 
 def is_list(text: str) -> bool:
     """Is a text nothing but arguments, as people paste them without the command?"""
-    lines = (line.strip() for line in text.split("\n"))
-    first = next((line for line in lines if line), "")
-    return bool(re.match(r"--[A-Za-z]", first)) and all(not line or line[0] in "-#\\\"'$" for line in lines)
+    lines = [line.strip() for line in text.split("\n") if line.strip()]
+    return bool(lines and re.match(r"--[A-Za-z]", lines[0])) and all(
+        re.match(r"[-#\\\"'$]|\S+$", line) for line in lines
+    )
 
 
 def read_list(text: str, file: str, job: Job) -> None:

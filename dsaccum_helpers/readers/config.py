@@ -119,7 +119,7 @@ def read(document: Document, job: Job) -> bool | Parsed:
         return _put(document, parsed, job) if is_config(parsed.values, document.name) else parsed
     followed = parsed.end is not None and bool(text[parsed.end :].strip())
     signed = bool(re.search(_SIGN, text[:100_000]))
-    if _is_lines(text) or (not named and (followed or not signed)):
+    if (_is_lines(text) and not signed) or (not named and (followed or not signed)):
         return False
     job.unreadable.append(_unreadable(document, parsed))
     return True
@@ -129,6 +129,8 @@ def is_config(values: dict[str, Any], name: str) -> bool:
     """Is a mapping a DeepSpeed config rather than arguments, or a file in which one is embedded?"""
     keys = len(values.keys() & KEYS) + sum(isinstance(values.get(block), dict) for block in _BLOCKS)
     others = len(values.keys() & OTHERS)
+    if "log_history" in values:
+        return False
     if keys:
         return keys >= others or bool(re.search(_CONFIG_NAME, name))
     if others:
@@ -179,17 +181,36 @@ def _put(document: Document, parsed: Parsed, job: Job) -> bool:
 
 def _unreadable(document: Document, parsed: Parsed) -> Unreadable:
     """Why no reader takes it, where, and the smallest remedy."""
-    words, line, column = parsed.hjson or parsed.strict or ("it is no object", 1, 1)
+    text = document.text
+    kind = {list: "a list", str: "a text", type(None): "null"}.get(type(parsed.values), "a number")
+    words, line, column = parsed.strict or (f"it is {kind}, a config is an object", 1, 1)
+    content = text.split("\n")[line - 1][column - 1 :] if parsed.strict else ""
+    if parsed.strict and parsed.hjson and (content[:1] in ("#", "/", "}") or "property name" in words):
+        words, line, column = parsed.hjson  # the first thing that strict JSON lacks is fine for HJSON
     remedy = f"mend line {line}, column {column}"
-    python = re.search(_PYTHON_WORD, document.text)
-    if parsed.python or (python and parsed.strict):
-        words, line, column = parsed.strict or (words, line, column)
+    bare = re.match(r"[A-Za-z_$][\w.$-]*", content)
+    if parsed.strict is None:
+        remedy = "give the object in braces that DeepSpeed is to read"
+    elif parsed.python or re.search(_PYTHON_WORD, text):
+        words, line, column = parsed.strict
         remedy = "write it as JSON: double quotes, true, false and null in place of True, False and None"
-    elif parsed.end is None and "nested" not in words and "digits" not in words:
+    elif _is_cut_off(text, parsed.strict):
         words, remedy = f"the text ends before the object is closed ({words})", "copy the whole file again"
-    elif isinstance(parsed.values, list):
-        words, remedy = "it is a list, a config is an object", "put the object in braces"
+    elif "Extra data" in words:
+        remedy = f"take away what stands after the object, from line {line}, column {column}"
+    elif not text.lstrip().startswith(("{", "#", "/")):
+        remedy = "take away what stands before the object's first brace"
+    elif bare and content is not None and words == "Expecting value":
+        remedy = f'write "{bare.group():.40}" in quotes on line {line}'
     return Unreadable(Source(document.name, line, column), f"{document.name}: {words}", remedy)
+
+
+def _is_cut_off(text: str, strict: tuple[str, int, int]) -> bool:
+    """Does the strict reader stop at the very end, or in a text that is never closed?"""
+    words, line, column = strict
+    lines = text.rstrip().split("\n")
+    at_end = line > len(lines) or (line == len(lines) and column > len(lines[-1]))
+    return at_end or (line == len(lines) and words.startswith("Unterminated string"))
 
 
 def _words(error: Exception) -> tuple[str, int, int]:

@@ -25,7 +25,10 @@ _EMBEDDED = ("deepspeed", "ds_config", "deepspeed_config", "deepspeed_config_dic
 #: What shows a block to be a DeepSpeed config whatever key it stands under.
 _OWN = {"zero_optimization", "train_micro_batch_size_per_gpu"}
 #: Keys by which files that say nothing of batches are known: descriptions of models, tokenizers, packages; states.
-_SILENT = {"architectures", "tokenizer_class", "log_history", "added_tokens", "weight_map", "dependencies"}
+_SILENT = {
+    *("architectures", "tokenizer_class", "log_history", "added_tokens", "weight_map", "dependencies"),
+    *("configurations", "scripts", "packages"),
+}
 _OF_LIGHTNING = {"devices", "strategy", "num_nodes", "accelerator", "accumulate_grad_batches", "max_epochs"}
 _PARALLEL = {
     "parallelism_config_tp_size": "tensor_parallel",
@@ -76,14 +79,27 @@ def read_yaml(document: Document, job: Job) -> bool:
     if values.keys() & config.KEYS - {"train_batch_size", "gradient_clipping"} and config.is_config(values, named):
         config.add(job, values, document.name, places)
     else:
+        _launches(values, places, document.name, job)
         read(values, places, document.name, job)
     return True
+
+
+def _launches(values: dict[str, Any], places: Places, file: str, job: Job) -> None:
+    """Read the launch commands of a job description (Kubernetes, SkyPilot, a pipeline of a build server)."""
+    from dsaccum_helpers.readers import kinds, launch
+
+    for text, line in commands(values, places):
+        if kinds.is_command(text):
+            launch.read("\n" * (line - 1) + text, file, job)
 
 
 def read(values: dict[str, Any], places: Places, file: str, job: Job) -> None:
     """Read a mapping of one of these kinds."""
     if values.keys() & _ACCELERATE:
         _accelerate(values, places, file, job)
+        return
+    if "log_history" in values:
+        _state(values, places, file, job)
         return
     for path, inner in _embedded(values, ()):
         config.add(job, inner, file, places, "embedded", path)
@@ -97,6 +113,33 @@ def read(values: dict[str, Any], places: Places, file: str, job: Job) -> None:
         from dsaccum_helpers.readers.installed import read_lines
 
         read_lines([str(line) for item in values["dependencies"] for line in _lines(item)], file, job)
+
+
+def commands(values: Any, places: Places, path: Path = ()) -> list[tuple[str, int]]:
+    """Launch commands that a job description holds as texts or lists of words, each with its line."""
+    found: list[tuple[str, int]] = []
+    for name, value in values.items() if isinstance(values, dict) else enumerate(values):
+        inner = (*path, str(name))
+        line = next((places[inner[:size]][0] for size in range(len(inner), 0, -1) if inner[:size] in places), 1)
+        if isinstance(value, list) and value and all(isinstance(word, str | int | float) for word in value):
+            import shlex
+
+            words = [str(word) for word in value]
+            value = words[-1] if len(words) > 1 and words[-2] in ("-c", "-lc", "-ec") else shlex.join(words)
+        if isinstance(value, str):
+            found.append((value, line + ("\n" in value)))  # a block of lines begins below its key
+        elif isinstance(value, dict | list) and len(path) < _DEEPEST + 3:
+            found += commands(value, places, inner)
+    return found
+
+
+def _state(values: dict[str, Any], places: Places, file: str, job: Job) -> None:
+    """A ``trainer_state.json`` says how the checkpoint was made that a run goes on from."""
+    names = {"global_step": "global_step", "train_batch_size": "train_micro_batch_size_per_gpu"}
+    for key, name in names.items():
+        if arguments.is_count(values.get(key)):
+            line, column = places.get((key,), (None, None))
+            job.add(f"checkpoint.{name}", values[key], Source(file, line, column, key))
 
 
 def _lines(item: Any) -> list[Any]:
@@ -120,8 +163,9 @@ def _accelerate(values: dict[str, Any], places: Places, file: str, job: Job) -> 
         for inner, size in value.items():
             if inner in _PARALLEL and arguments.is_count(size):
                 job.add(_PARALLEL[inner], size, source(name, inner))
-    if arguments.is_count(values.get("num_processes")) and str(values.get("distributed_type", "")).upper() != "NO":
-        job.add("processes", values["num_processes"], source("num_processes"))
+    count = arguments.typed(str(values.get("num_processes")))
+    if arguments.is_count(count) and str(values.get("distributed_type", "")).upper() != "NO":
+        job.add("processes", count, source("num_processes"))
     plugin = values.get("deepspeed_config")
     for name, value in plugin.items() if isinstance(plugin, dict) else ():
         job.add(f"accelerate.{name}", value, source("deepspeed_config", name))

@@ -19,13 +19,18 @@ _REQUIREMENT = re.compile(
 )
 _PINNED = re.compile(r"([A-Za-z0-9][\w.-]*)(?:\[[^\]]*\])?\s*={1,3}\s*([0-9][\w.!+]*)")
 _HEAD = re.compile(r"Package\s+Version")
+_CONDA = "# packages in environment"
+_LOCKED = re.compile(
+    r'^name = "((?:deepspeed|transformers|accelerate|trl|torch|lightning|pytorch-lightning))"\nversion = "([^"\n]+)"',
+    re.M,
+)
 _ROW = re.compile(r"([A-Za-z0-9][\w.-]*)\s+([0-9][\w.!+]*)(?:\s+\S.*)?$")
 
 
 def is_list(document: Document) -> bool:
     """Does every line name a package?"""
     rows = _rows(document)
-    if rows and _HEAD.match(rows[0]):
+    if (rows and _HEAD.match(rows[0])) or document.text.startswith(_CONDA) or _LOCKED.search(document.text[:500_000]):
         return True
     listed = re.search(r"require|constraint|freeze|packages", document.name, re.I)
     return bool(rows and (listed or any("==" in row for row in rows)) and all(_REQUIREMENT.match(row) for row in rows))
@@ -34,7 +39,10 @@ def is_list(document: Document) -> bool:
 def read(document: Document, job: Job) -> None:
     """Put the versions of such a document into the job."""
     lines = document.text[:500_000].split("\n")
-    if not _HEAD.match(_rows(document)[0]):
+    for locked in _LOCKED.finditer(document.text[:5_000_000]):
+        line = document.text.count("\n", 0, locked.start()) + 1
+        job.have(locked[1], locked[2], Source(document.name, line))
+    if not _HEAD.match(_rows(document)[0]) and not document.text.startswith(_CONDA):
         read_lines(lines, document.name, job)
         return
     for number, line in enumerate(lines, 1):

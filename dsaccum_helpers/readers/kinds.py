@@ -17,12 +17,19 @@ if TYPE_CHECKING:
 
 _SHELL_ENDINGS = (".sh", ".bash", ".zsh", ".slurm", ".sbatch", ".sub", ".pbs", ".cmd", ".bat", ".ps1")
 _LAUNCHER = (
-    r"(?:(?:\S*/)?(?:deepspeed|torchrun|srun|mpirun|mpiexec|sbatch|pdsh|llamafactory-cli)(?=\s)|(?:\S*/)?accelerate\s+launch"
-    r"|(?:\S*/)?python[\d.]*\s+(?:-\S+\s+)*(?:\S+\.py|-m\s+\S+|\S*torch\.distributed)|trl\s+\w+\s+-|axolotl\s+train"
-    r"|swift\s+(?:sft|rlhf|pt)\b|ray\s+job\s+submit)"
+    r"(?:(?:\S*/)?(?:deepspeed|torchrun|srun|mpirun|mpiexec|sbatch|pdsh|llamafactory-cli)"
+    r"[ \t]+(?:-|\S*[/.]|\w+[ \t]+-|train\b)"
+    r"|(?:\S*/)?accelerate\s+launch|(?:\S*/)?python[\d.]*\s+(?:-\S+\s+)*(?:\S+\.py|-m\s+\S+|\S*torch\.distributed)"
+    r"|trl\s+\w+\s+-|axolotl\s+train|swift\s+(?:sft|rlhf|pt)\b|ray\s+job\s+submit)"
 )
 _PREFIX = r"(?:(?:export|env|nohup|time|sudo|exec|cd\s+\S+\s*&&)\s+|[A-Za-z_]\w*=(?:\"[^\"\n]*\"|'[^'\n]*'|\S*)\s+)*"
 _COMMAND = re.compile(rf"^[ \t]*{_PREFIX}{_LAUNCHER}", re.M)
+#: The same behind a wrapper such as ``uv run``; then the reader of launches has the last word.
+_ANYWHERE = re.compile(
+    r"(?:^|[\s;&|'\"(/])(?:deepspeed|torchrun|srun|mpirun|mpiexec|accelerate[ \t]+launch|python[\d.]*)"
+    r"[ \t]+(?:-|\S+\.py\b)",
+    re.M,
+)
 _PROMPTED = re.compile(rf"^[ \t]*(?:\([\w.-]+\)\s*)?(?:[\w.-]+@[\w.-]+:\S*\s*)?[$%#>+][ \t]+{_PREFIX}{_LAUNCHER}", re.M)
 _SHELL = re.compile(r"\A\s*#!.*\b(?:ba|z|da|k)?sh\b|^#(?:SBATCH|PBS|BSUB|\$)\s", re.M)
 _LOG = re.compile(
@@ -69,7 +76,7 @@ def read(documents: list[tuple[Document, Parsed | None]], job: Job, folders: dic
 
 def kind_of(document: Document, parsed: Parsed | None = None) -> str:
     """``launch``, ``settings``, ``script`` or ``log``."""
-    from dsaccum_helpers.readers import arguments, frameworks, hostfile, installed, launch
+    from dsaccum_helpers.readers import arguments, environment, frameworks, hostfile, installed
 
     start = document.text[:200_000]
     if parsed is not None:
@@ -80,13 +87,20 @@ def kind_of(document: Document, parsed: Parsed | None = None) -> str:
     if document.ending in _SHELL_ENDINGS or _SHELL.search(start[:5000]) or hostfile.is_hostfile(start):
         return "launch"
     settings = document.ending in (".yaml", ".yml") or frameworks.looks_like_settings(start)
-    if settings or arguments.is_list(start) or installed.is_list(document):
+    if settings or arguments.is_list(start) or environment.is_list(start) or installed.is_list(document):
         return "settings"
     if _LOG.search(start):
         return "log"
     if _PYTHON.search(start) and _parses(document.text):
         return "script"
-    return "launch" if _COMMAND.search(start) or launch.recognises(start[:20_000]) else "log"
+    return "launch" if is_command(start) else "log"
+
+
+def is_command(text: str) -> bool:
+    """Does a text hold a launch command?"""
+    from dsaccum_helpers.readers import launch
+
+    return bool(_COMMAND.search(text)) or bool(_ANYWHERE.search(text) and launch.recognises(text[:20_000]))
 
 
 def _trust_scripts(job: Job, files: set[str]) -> None:
@@ -100,10 +114,12 @@ def _trust_scripts(job: Job, files: set[str]) -> None:
 
 def _settings(document: Document, parsed: Parsed | None, job: Job) -> None:
     """Read a mapping of settings or a list of packages."""
-    from dsaccum_helpers.readers import arguments, frameworks, installed
+    from dsaccum_helpers.readers import arguments, environment, frameworks, installed
 
     if parsed is None and arguments.is_list(document.text):
         arguments.read_list(document.text, document.name, job)
+    elif parsed is None and environment.is_list(document.text):
+        environment.read(document.text, document.name, job)
     elif parsed is not None:
         frameworks.read(parsed.values, parsed.places, document.name, job)
     elif installed.is_list(document):

@@ -273,3 +273,38 @@ def test_broken_yaml() -> None:
     assert "a.yaml" in job.unreadable[0].message
     with pytest.raises(JobError, match="holds no settings"):
         job_of(("a.yaml", "- 1\n- 2\n"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'spec:\n  containers:\n  - command: ["deepspeed", "--num_gpus=8", "t.py", "--deepspeed_config", "d.json"]\n',
+        "resources:\n  accelerators: A100:8\nrun: |\n  deepspeed --num_gpus 8 t.py --deepspeed_config d.json\n",
+        "job:\n  command: [bash, -c, 'torchrun --nproc_per_node=8 t.py --deepspeed_config d.json']\n",
+    ],
+)
+def test_commands_in_job_descriptions(text: str) -> None:
+    job = job_of(("job.yaml", text))
+    assert job.value("processes") == 8
+    assert "d.json" in [fact.value for fact in job.references]
+    assert job.launches[0].source.line == 3 + ("run: |" in text) - ("job:" in text)
+
+
+def test_printed_environment() -> None:
+    job = job_of((".env", "# node 0\nWORLD_SIZE=8\nexport RANK=0\nHOME=/root\nPS1=$ x y\n"))
+    assert facts(job) == {"environment.WORLD_SIZE": 8, "environment.RANK": 0}
+    assert job.fact("environment.WORLD_SIZE") == (8, Source(".env", 2, 1, "WORLD_SIZE"))
+
+
+def test_arguments_one_a_line() -> None:
+    job = job_of(("args.txt", "--per_device_train_batch_size\n4\n--deepspeed\nds.json\n"))
+    assert job.value("trainer.per_device_train_batch_size") == 4
+    assert job.framework == "transformers"
+
+
+def test_locked_and_listed_versions() -> None:
+    lock = '[[package]]\nname = "deepspeed"\nversion = "0.15.4"\n'
+    assert job_of(("uv.lock", lock)).version("deepspeed") == "0.15.4"
+    conda = "# packages in environment at /opt:\n# Name Version Build\ndeepspeed   0.18.1   pypi_0  pypi\n"
+    assert job_of(("v.txt", conda)).version("deepspeed") == "0.18.1"
+    assert not job_of(("pyproject.toml", '[tool.x]\ndeepspeed = "==0.15"\n')).launches

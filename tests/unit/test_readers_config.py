@@ -290,3 +290,39 @@ def test_a_loop_of_its_own_outweighs_names_of_arguments() -> None:
     script = "from accelerate import Accelerator\na = Accelerator()\nm, o = a.prepare(m, o)\na.backward(m(x))\n"
     assert job_of(("run.sh", command)).framework == "transformers"
     assert job_of(("run.sh", command), ("train.py", script)).framework == "accelerate"
+
+
+@pytest.mark.parametrize(
+    ("text", "says", "remedy"),
+    [
+        ('{"train_batch_size": 64, "gradient_accumulation_', "ends before", "copy the whole file"),
+        ('{"train_batch_size": 64,\n', "ends before", "copy the whole file"),
+        ('{"train_batch_size": 4 "fp16": {}}', "delimiter", "line 1, column 24"),
+        ('{\n "train_batch_size": auto,\n "fp16": {"enabled": auto},\n}', "Expecting value", 'write "auto" in quotes'),
+        ('{"train_batch_size": 4, "fp16": {"enabled": True}}', "Expecting value", "true, false and null"),
+        ('{"train_batch_size": 4}\n{"train_batch_size": 8}', "Extra data", "after the object, from line 2"),
+        ('```json\n{"train_batch_size": 4}\n```\n', "Expecting value", "before the object"),
+        ("null", "it is null", "the object in braces"),
+        ('[{"train_batch_size": 4}]', "it is a list", "the object in braces"),
+        ('{\n // one\n "train_batch_size": 4,\n "fp16": {"a": x}, \n}', "Bad key name", "mend line"),
+    ],
+)
+def test_the_remedy_fits_the_fault(text: str, says: str, remedy: str) -> None:
+    (found,) = job_of(("ds.json", text)).unreadable
+    assert says in found.message
+    assert remedy in found.remedy
+
+
+def test_a_dict_that_holds_a_config() -> None:
+    job = job_of({"deepspeed": {"train_batch_size": 8}, "lr": 1})
+    assert job.value("train_batch_size") == 8
+    assert job_of({"distributed_type": "DEEPSPEED", "num_processes": 2}).value("processes") == 2
+
+
+def test_the_state_of_a_checkpoint() -> None:
+    job = job_of(
+        ("trainer_state.json", '{"global_step": 100, "train_batch_size": 4, "log_history": [], "max_steps": 9}')
+    )
+    assert not job.configs
+    assert job.value("checkpoint.global_step") == 100
+    assert job.value("checkpoint.train_micro_batch_size_per_gpu") == 4
