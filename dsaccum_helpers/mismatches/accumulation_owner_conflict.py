@@ -8,7 +8,7 @@ from dsaccum_helpers.effective import effective
 from dsaccum_helpers.effective.owners import TRAINERS, VARIABLE, uses_deepspeed
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches.entry import Mismatch
-from dsaccum_helpers.mismatches.layers import complete, older, whole
+from dsaccum_helpers.mismatches.layers import complete, counted, older, whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class AccumulationOwnerConflict(Mismatch):
         said = f"Accelerator({KEY}={used})" if argument else "Accelerator(), whose default is 1"
         message = (
             f"accelerate launch --{KEY} {steps} is handed on only with --use_deepspeed, which is not there: "
-            f"the count stays that of {said}, so {used} micro-batch{'es' * (used != 1)} make an update, not {steps}."
+            f"the count stays that of {said}, so an update takes {counted(used, 'micro-batch')}, not {steps}."
         )
         numbers = _numbers(job, steps)
         fixes = [Fix(f"Write the count where it is read: Accelerator({KEY}={steps}).", {**numbers, ARGUMENT: steps})]
@@ -116,7 +116,7 @@ class AccumulationOwnerConflict(Mismatch):
                 continue
             message = (
                 f"Accelerate replaced the DeepSpeed config's {KEY} {old} by {new}, the count of Accelerator(...)"
-                f"{' where none is given' * (new == 1)}: updates come after {new}, not {old} micro-batches."
+                f"{' where none is given' * (new == 1)}: updates come after {new}, not {counted(old, 'micro-batch')}."
             )
             yield self.found(message, _where(job, event.source), _all_agree(job, [old, new]))
         for event in job.said("accumulation-mismatch"):
@@ -125,7 +125,7 @@ class AccumulationOwnerConflict(Mismatch):
                 continue
             message = (
                 f"Accelerator's {KEY} is {ours}, the DeepSpeed config's is {theirs}, and {theirs} is used: "
-                f"an update takes {theirs} micro-batches, not {ours}."
+                f"an update takes {counted(theirs, 'micro-batch')}, not {ours}."
             )
             severity = "note" if ours == 1 and not job.fact(ARGUMENT) else None
             fixes = _all_agree(job, [ours, theirs])
@@ -140,7 +140,7 @@ class AccumulationOwnerConflict(Mismatch):
             return
         used, why = _winner(job, owners)
         said = ", ".join(f"{owner.name} says {owner.steps}" for owner in owners)
-        message = f"{said}. {why}, so an update takes {used} micro-batch{'es' * (used != 1)}."
+        message = f"{said}. {why}, so an update takes {counted(used, 'micro-batch')}."
         counts = [owner.steps for owner in owners if owner.steps != used] + [used]
         where = [owner.source for owner in owners if owner.source and owner.source.file]
         yield self.found(message, where, _all_agree(job, counts))

@@ -7,8 +7,9 @@ from math import gcd
 
 from dsaccum_helpers.effective import effective
 from dsaccum_helpers.findings import Fix
+from dsaccum_helpers.job import by_place
 from dsaccum_helpers.mismatches.entry import Mismatch
-from dsaccum_helpers.mismatches.layers import complete, older, whole
+from dsaccum_helpers.mismatches.layers import complete, counted, older, whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from dsaccum_helpers.findings import Finding
-    from dsaccum_helpers.job import Job
+    from dsaccum_helpers.job import Event, Job
 
 #: Arguments that only a trainer with groups of generations has; its default is then 8 of them.
 GROUPED = ("steps_per_generation", "generation_batch_size", "num_iterations", "reward_weights", "scale_rewards")
@@ -24,7 +25,7 @@ DEFAULT = 8
 #: TRL before the first version counts prompts; from the second on it counts the accumulation too.
 COUNTS_GENERATIONS, COUNTS_STEPS = "0.15.0", "0.17.0"
 GENERATIONS, PER_DEVICE = "generation.num_generations", "trainer.per_device_train_batch_size"
-BATCH = "trainer.generation_batch_size"
+BATCH, EVALUATION = "trainer.generation_batch_size", "trainer.per_device_eval_batch_size"
 
 Group = namedtuple("Group", "micro world steps generations batch")
 Group.__doc__ = """The factors of the generation batch, steps 1 where accumulation does not count, and the group size.
@@ -46,13 +47,11 @@ class GenerationBatch(Mismatch):
 
     def check(self, job: Job) -> Iterable[Finding]:
         """The trainer's own rule, by version; the log's factors where the arguments are not there."""
-        if older(job, "trl", COUNTS_GENERATIONS):
+        if older(job, "trl", COUNTS_GENERATIONS) or (job.framework != "trl" and not job.said("generation-batch")):
             return
-        logged = next(iter(job.said("generation-batch")), None)
-        if logged is None and job.framework != "trl":
-            return
-        group = _group(job)
+        logged, group = _logged(job), _group(job)
         if group is None or _fits(group):
+            yield from self._evaluation(job)
             return
         message = (
             f"{_factors(job, group)}, and {group.batch} is no multiple of num_generations {group.generations} "
@@ -63,51 +62,70 @@ class GenerationBatch(Mismatch):
             message = f"{_factors(job, group)}, which is no multiple of {group.micro} x {group.world} = {ranks} a step."
         extra = whole(job.value("generation.processes"))
         if extra:
-            message += f" The {extra} rank{'s' * (extra != 1)} set aside for generation are not counted."
-        facts = [job.fact(name) for name in (GENERATIONS, PER_DEVICE, "processes")]
+            message += f" The {counted(extra, 'rank')} set aside for generation are not counted."
+        facts = [job.fact(name) for name in (GENERATIONS, BATCH, PER_DEVICE, "processes")]
         where = [fact.source for fact in facts if fact and fact.source.file]
-        yield self.found(message, [*where, *([logged.source] if logged else [])], _fixes(job, group))
+        yield self.found(message, by_place([*where, *([logged.source] if logged else [])]), _fixes(job, group))
+
+    def _evaluation(self, job: Job) -> Iterator[Finding]:
+        """The same rule for the batch of the evaluation, as a log complains of it."""
+        event = next((event for event in job.said("generation-batch") if event.values.get("eval")), None)
+        if event is None:
+            return
+        world, micro = (*event.values["factors"], 1, 1)[:2]
+        generations = whole(job.value(GENERATIONS)) or event.values["generations"]
+        micro = whole(job.value(EVALUATION)) or micro
+        if micro * world % generations == 0:
+            return
+        message = f"The evaluation batch, {micro} per device x {counted(world, 'process')}, makes {micro * world} "
+        message += f"generations, which is no multiple of num_generations {generations}."
+        unit = generations // gcd(generations, world)
+        size = -(-micro // unit) * unit
+        fix = Fix(f"per_device_eval_batch_size {size}: {size} x {world} = {size * world}.", {EVALUATION: size})
+        yield self.found(message, [event.source], [fix])
+
+
+def _logged(job: Job) -> Event | None:
+    """What the log says of the training batch."""
+    return next((event for event in job.said("generation-batch") if not event.values.get("eval")), None)
 
 
 def _factors(job: Job, group: Group) -> str:
     """How the batch comes about, in words."""
-    if job.fact(BATCH) and _counts_steps(job):
+    if (job.fact(BATCH) and _counts_steps(job)) or not group.micro:
         return f"generation_batch_size is {group.batch}"
-    text = f"{group.micro} per device x {group.world} process{'es' * (group.world != 1)}"
+    text = f"{group.micro} per device x {counted(group.world, 'process')}"
     text += f" x {group.steps} accumulation steps" if _counts_steps(job) else ""
     return f"{text} make {group.batch} generations"
 
 
 def _counts_steps(job: Job) -> bool:
     """Do accumulation steps count? Yes from TRL 0.17; an unknown version is judged by its own log, else as recent."""
-    for event in job.said("generation-batch"):
-        factors = event.values.get("factors") or ()
-        if job.version("trl") is None and len(factors) in (2, 3):
-            return len(factors) == 3
+    event = _logged(job)
+    if event and job.version("trl") is None:
+        return len(event.values["factors"]) != 2
     return older(job, "trl", COUNTS_STEPS) is not True
 
 
 def _group(job: Job) -> Group | None:
     """The factors as the arguments say them; where these are not there, as the log prints them."""
-    event = next(iter(job.said("generation-batch")), None)
-    factors = [whole(factor) for factor in event.values.get("factors") or ()] if event else []
-    logged_world, logged_micro, logged_steps = (*factors, None, None, None)[:3]
+    event = _logged(job)
+    factors = event.values["factors"] if event else []
+    logged_world, logged_micro, logged_steps = (*factors, None, None, None)[:3] if len(factors) > 1 else (None,) * 3
     default = DEFAULT if _grouped(job) else None
-    generations = whole(job.value(GENERATIONS)) or (event and whole(event.values.get("generations"))) or default
+    generations = whole(job.value(GENERATIONS)) or (event and event.values["generations"]) or default
     micro = whole(job.value(PER_DEVICE)) or logged_micro
     micro = micro or (whole(job.value("train_micro_batch_size_per_gpu")) if event else None)
-    numbers = effective(job)
-    world = (whole(numbers.processes.value) if numbers.processes else None) or logged_world
-    steps = 1
-    if _counts_steps(job):
-        known = _steps(job) or logged_steps
-        if known is None:
-            return None
-        steps = known
-    if not (generations and micro and world) or generations < 2:
+    processes = effective(job).processes
+    world = (whole(processes.value) if processes else None) or logged_world
+    steps = (_steps(job) or logged_steps) if _counts_steps(job) else 1
+    batch = (whole(job.value(BATCH)) or (factors[0] if len(factors) == 1 else None)) if _counts_steps(job) else None
+    if not generations or generations < 2:
         return None
-    batch = whole(job.value(BATCH)) if _counts_steps(job) else None
-    return Group(micro, world, steps, generations, batch or micro * world * steps)
+    if micro and world and steps:
+        given = batch if job.fact(BATCH) else None
+        return Group(micro, world, steps, generations, given or micro * world * steps)
+    return Group(0, 0, 0, generations, batch) if batch else None
 
 
 def _grouped(job: Job) -> bool:
@@ -130,13 +148,17 @@ def _steps(job: Job) -> int | None:
 
 
 def _fits(group: Group) -> bool:
-    ranks = group.micro * group.world
+    ranks = group.micro * group.world or 1
     return group.batch % group.generations == 0 and (group.batch % ranks == 0 or group.batch == ranks * group.steps)
 
 
 def _fixes(job: Job, group: Group) -> Iterator[Fix]:
     """More per device, fewer generations, or more processes; each the nearest that fits."""
     micro, world, steps, generations, batch = group
+    if not micro:
+        size = max(round(batch / generations), 1) * generations
+        yield Fix(f"generation_batch_size {size}: a multiple of {generations}.", {BATCH: size})
+        return
     accumulation = whole(job.value("trainer.gradient_accumulation_steps")) or (steps if _counts_steps(job) else 1)
     cleared: dict[str, Any] = {BATCH: None} if job.fact(BATCH) else {}
     if cleared and _counts_steps(job):
@@ -149,7 +171,7 @@ def _fixes(job: Job, group: Group) -> Iterator[Fix]:
     product = size * world * steps
     yield Fix(
         f"per_device_train_batch_size {size}: {size} x {world}{f' x {steps}' if steps > 1 else ''} = {product} "
-        f"generations, {product // generations} group{'s' * (product != generations)} of {generations}.",
+        f"generations, {counted(product // generations, 'group')} of {generations}.",
         {**complete(job, size, accumulation, world), PER_DEVICE: size, **cleared},
     )
     product = micro * world * steps

@@ -20,6 +20,11 @@ def whole(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
+def counted(number: int, noun: str) -> str:
+    """1 window, 2 windows, 2 batches."""
+    return f"{number} {noun}" + ("" if number == 1 else "es" if noun.endswith(("h", "s")) else "s")
+
+
 def older(job: Job, package: str, version: str) -> bool | None:
     """Is the installed package older than this version? None where nobody says which one is installed."""
     known = job.version(package)
@@ -69,7 +74,7 @@ def epoch_length(job: Job, numbers: Effective) -> tuple[int, str] | None:
     """Micro-batches of one rank in one epoch, and how that is known in words; None where it is not."""
     length = job.value("loader.length")
     if length is not None:
-        return length, f"the loader gives {length} micro-batches an epoch"
+        return length, f"the loader gives {counted(length, 'micro-batch')} an epoch"
     size, batch = job.value("dataset.length"), whole(job.value("loader.batch_size"))
     batch = batch or (numbers.micro and whole(numbers.micro.value))
     if size is None or batch is None or numbers.processes is None or not numbers.replicas:
@@ -77,9 +82,8 @@ def epoch_length(job: Job, numbers: Effective) -> tuple[int, str] | None:
     share = -(-size // numbers.replicas)  # DistributedSampler fills up the last rank
     drop = bool(job.value("dataset.drop_last"))
     length = share // batch if drop else -(-share // batch)
-    words = (
-        f"{size} samples over {numbers.replicas} ranks are {share} each, which makes {length} micro-batches of {batch}"
-    )
+    words = f"{size} samples over {counted(numbers.replicas, 'rank')} are {share} each, which makes "
+    words += f"{counted(length, 'micro-batch')} of {batch}"
     return length, words + (" an epoch, the incomplete last one dropped" if drop else " an epoch")
 
 
@@ -99,12 +103,12 @@ def whole_windows(job: Job, numbers: Effective, length: int, steps: int) -> list
     fixes = []
     if length > steps:
         short = length - length % steps
-        text = f"Leave out the last {length % steps} micro-batches of each epoch: {short} are {short // steps} windows"
-        fixes.append(Fix(f"{text} of {steps}.", {"loader.length": short}))
+        text = f"Leave out the last {counted(length % steps, 'micro-batch')} of each epoch: {short} are"
+        fixes.append(Fix(f"{text} {counted(short // steps, 'window')} of {steps}.", {"loader.length": short}))
     near = near_divisor(length, steps)
     if near:
         micro = numbers.micro and whole(numbers.micro.value)
-        text = f"Accumulate {near} micro-batches: {length} are {length // near} windows of {near}."
+        text = f"Accumulate {near} micro-batches: {length} are {counted(length // near, 'window')} of {near}."
         fixes.append(Fix(text, complete(job, micro or None, near, numbers.replicas)))
     if length < steps:
         text = f"Give the loader at least {steps} micro-batches an epoch."

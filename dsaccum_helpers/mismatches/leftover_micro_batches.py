@@ -5,7 +5,7 @@ from __future__ import annotations
 from dsaccum_helpers.effective import effective
 from dsaccum_helpers.effective.owners import TRAINERS
 from dsaccum_helpers.mismatches.entry import Mismatch, needs_accumulation
-from dsaccum_helpers.mismatches.layers import epoch_length, older, whole, whole_windows
+from dsaccum_helpers.mismatches.layers import counted, epoch_length, older, whole, whole_windows
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -78,10 +78,10 @@ def _fate(job: Job, length: int, steps: int, epochs: float | None, none: bool) -
     """What becomes of the micro-batches that are left over."""
     rest = length % steps
     if none:
-        return f"{epochs} x {length} micro-batches hold no full window of {steps}: the run makes 0 updates."
+        return f"{epochs:g} x {counted(length, 'micro-batch')} hold no full window of {steps}: the run makes 0 updates."
     if job.framework in FLUSHES:
         return (
-            f"The short window is an update of its own whose {rest} micro-batches are divided by {steps}, not {rest}."
+            f"The short window is an update of its own: {counted(rest, 'micro-batch')} divided by {steps}, not {rest}."
         )
     if length < steps:
         return f"An epoch makes no update of its own; windows of {steps} straddle epochs."

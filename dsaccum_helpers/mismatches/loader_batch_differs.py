@@ -6,7 +6,7 @@ from dsaccum_helpers.effective import effective
 from dsaccum_helpers.effective.owners import TRAINERS
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches.entry import Mismatch
-from dsaccum_helpers.mismatches.layers import complete, whole
+from dsaccum_helpers.mismatches.layers import complete, counted, whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,11 +48,11 @@ class LoaderBatchDiffers(Mismatch):
     def _size(self, job: Job, numbers: Effective, micro: int, batch: int) -> Finding:
         """Samples are counted that were not read, or read and not counted."""
         steps, replicas = whole(numbers.steps and numbers.steps.value), numbers.replicas
-        message = f"The config says {micro} samples per micro-batch and rank, the loader gives {batch}"
+        message = f"The config says {counted(micro, 'sample')} per micro-batch and rank, the loader gives {batch}"
         if steps and replicas and (numbers.processes or numbers.parallel):
-            real, counted = batch * steps * replicas, micro * steps * replicas
+            real, claimed = batch * steps * replicas, micro * steps * replicas
             message += f": each update averages {batch} x {steps} x {replicas} = {real} samples"
-            message += f", while DeepSpeed counts {counted}"
+            message += f", while DeepSpeed counts {claimed}"
         message += f". Throughput and sample counts are off by {micro}/{batch}."
         loader = job.fact("loader.batch_size")
         where = [loader.source] if loader and loader.source.file else []
@@ -86,9 +86,8 @@ class LoaderBatchDiffers(Mismatch):
         factor = next((n for n in _factors(right, length, replicas) if _near(right, length, n)), None)
         if factor is None:
             return
-        message = (
-            f"{size} samples over {replicas} ranks at {micro} each are {right} micro-batches, the loader has {length}"
-        )
+        message = f"{size} samples over {counted(replicas, 'rank')} at {micro} each are {counted(right, 'micro-batch')}"
+        message += f", the loader has {length}"
         if length > right:
             message += f", {factor} times as many: "
             message += (
@@ -101,7 +100,9 @@ class LoaderBatchDiffers(Mismatch):
             message += ", or the data are split twice." if factor == replicas else ", or not all the data."
         facts = [job.fact("loader.length"), job.fact("dataset.length"), numbers.micro]
         where = [fact.source for fact in facts if fact and fact.source and fact.source.file]
-        yield self.found(message, where, [Fix(f"A loader of {right} micro-batches a rank.", {"loader.length": right})])
+        yield self.found(
+            message, where, [Fix(f"A loader of {counted(right, 'micro-batch')} a rank.", {"loader.length": right})]
+        )
 
     def loader_batch_size(self, setting: Setting) -> int:
         """Twice the micro-batch that the config promises."""

@@ -6,7 +6,7 @@ from dsaccum_helpers.effective import effective
 from dsaccum_helpers.effective.owners import TRAINERS, uses_deepspeed
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches.entry import Mismatch
-from dsaccum_helpers.mismatches.layers import epoch_length, older, whole, whole_windows
+from dsaccum_helpers.mismatches.layers import counted, epoch_length, older, whole, whole_windows
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class TwoBoundaryCounters(Mismatch):
         message = (
             f"{words[0].upper()}{words[1:]}, in windows of {steps}: {rest} are left. "
             f"Accelerate {job.version('accelerate')} starts a new window with the next epoch, the engine counts on, "
-            f"so the two are {rest} micro-batch{'es' * (rest != 1)} apart."
+            f"so the two are {counted(rest, 'micro-batch')} apart."
         )
         fact = job.fact("loader.length") or job.fact("dataset.length")
         where = [fact.source] if fact else []

@@ -6,7 +6,7 @@ from dsaccum_helpers.effective import effective
 from dsaccum_helpers.effective.owners import TRAINERS
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches.entry import Mismatch
-from dsaccum_helpers.mismatches.layers import older, whole
+from dsaccum_helpers.mismatches.layers import counted, older, whole
 from dsaccum_helpers.mismatches.windows import count_divisions, live
 
 TYPE_CHECKING = False
@@ -47,7 +47,7 @@ class UnweightedTokenMean(Mismatch):
         if job.framework in TRAINERS:
             yield from self._trainer(job, steps, world)
         elif steps * world > 1:
-            means = f"{steps} micro-batches x {world} ranks" if world > 1 else f"{steps} micro-batches"
+            means = counted(steps, "micro-batch") + (f" x {world} ranks" if world > 1 else "")
             message = (
                 f"Each of {means} takes the mean over its own label tokens, and these means are averaged as equals."
             )
