@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["read", "recognises", "settle"]
 
-_LONGEST = 400_000
+_LONGEST = 200_000
 _BATCH = re.compile(r"^#SBATCH[ \t]+(.*?)(?:[ \t]#.*)?$", re.MULTILINE)
 _BATCH_SHORT = {"N": "nodes", "n": "ntasks", "G": "gpus"}
 _HELPER = re.compile(

@@ -24,6 +24,7 @@ __all__ = ["Events", "read", "recognises"]
 
 _MOST = 300  # hits of one word that are looked at; more are the same words of more ranks
 _BUDGET = 1500  # hits in all
+_MESSAGE = 400  # characters that a message may have
 _WITH_TRACEBACK = {"product-assertion", "positive-assertion", "no-sync", "batch-missing", "init-alone"}
 _SPEAKING = (
     ("openrlhf", re.compile(r"[/\\]openrlhf[/\\]")),
@@ -36,7 +37,7 @@ _SPEAKING = (
 _CALL = re.compile(r"([A-Za-z_][\w.]{0,120})\s*\(")
 _DULL = {"<module>", "__init__", "wrapper", "__call__", "inner", "_call_impl", "_wrapped_call_impl", ""}
 _RECOGNISED = re.compile(
-    r"Traceback \(most recent call last\)|^\S*(?:Error|Exception): |\*{5} Running training|Check batch related|"
+    r"Traceback \(most recent call last\)|^\S*(?:Error|Exception): |\*{5} Running training|gradient_acc_step|"
     r"\[(?:INFO|WARNING|ERROR)\]|\d+%\||^\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d|^\{'(?:eval_)?loss':|\[rank\d+\]",
     re.MULTILINE,
 )
@@ -67,19 +68,18 @@ class Events:
     def of(self, pattern: Pattern) -> None:
         """Every event of a pattern."""
         seen: set[int] = set()
-        compiled = None
-        for word in pattern.words:
-            for at in self.log.hits(word, _MOST):
-                if self.budget <= 0:
-                    return
-                self.budget -= 1
-                compiled = compiled or re.compile(pattern.pattern, re.IGNORECASE)
-                window = self.log.window(at, ahead=pattern.ahead)
-                for match in compiled.finditer(window.text):
-                    place = window.place(match.start())
-                    if place not in seen:
-                        seen.add(place)
-                        self._take(pattern, match, place)
+        read_to = 0
+        for at in sorted({at for word in pattern.words for at in self.log.hits(word, _MOST)}):
+            if at < read_to or self.budget <= 0:
+                continue
+            self.budget -= 1
+            window = self.log.window(at, ahead=pattern.ahead)
+            read_to = window.hit.end - (_MESSAGE if self.log.text[window.hit.end : window.hit.end + 1] != "\n" else 0)
+            for match in re.finditer(pattern.pattern, window.text, re.IGNORECASE):
+                place = window.place(match.start())
+                if place not in seen:
+                    seen.add(place)
+                    self._take(pattern, match, place)
 
     def _take(self, pattern: Pattern, match: re.Match[str], place: int) -> None:
         """One match: its values, its traceback and the framework that speaks."""

@@ -26,7 +26,7 @@ _RANK = re.compile(
     r"\s*(?:\[(?:rank|default|trainer|worker|node|gpu|proc|local_rank)?[ _:]?\d{1,6}\](?::|(?=\s|$))"
     r"|\[\d+,\s*(?:mpirank:)?\d+\]<\w+>:?|\d{1,5}:(?=\s)|\((?:[^()\n]{1,80}\s)?pid=\d+(?:,[^()\n]{1,60})?\)"
     r"|\d{1,3}(?:\.\d{1,3}){3}:\s|(?:rank|Rank|RANK)[ _]?\d+:|[a-z][\w.-]*\d[\w.-]{0,40}:(?=\s)"
-    r"|[\w.-]+-\d+\s+\|(?=\s))",
+    r"|[\w.-]+-\d+\s+\|(?=\s)|\d{1,5}\|(?=\s))",
     re.IGNORECASE,
 )
 _LEVEL = r"(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL)"
@@ -39,7 +39,7 @@ _NOISE = re.compile(
     r"|E(?=\s{3})|(?:stderr|stdout|err|out)\s*[|:]|[\u2502\u2503\u2551|])"
 )
 _BOX_END = re.compile(r"\s*[\u2502\u2503\u2551|]?\s*$")
-_RULE = re.compile(r"^\s*[\u2500-\u257f+=*_ -]{6,}.*$")
+_RULE = re.compile(r"^\s*[\u2500-\u257f+=*_-]{6,}")
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\)|^-+ Traceback|Error in sys\.excepthook")
 _FILE = re.compile(r'File "([^"\n]{1,400})", line \d+(?:, in (\S{1,200}))?')
 _RICH = re.compile(r"^(\S{1,400}\.pyx?):\d+ in (\S{0,200})")

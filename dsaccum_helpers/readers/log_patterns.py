@@ -102,7 +102,9 @@ PATTERNS = (
     Pattern(
         "product-assertion",
         ("gradient_acc_step", "micro_batch_per_gpu", "batch related", "Check batch"),
-        loose("world_size") + rf"\s*:?\s*{_NUMBER}\s*!\s*=\s*{_NUMBER}{_TIMES}{_NUMBER}{_TIMES}{_NUMBER}",
+        r"(?:Check\s*batch[\s\S]{0,200}?)?"
+        + loose("world_size")
+        + rf"\s*:?\s*{_NUMBER}\s*!\s*=\s*{_NUMBER}{_TIMES}{_NUMBER}{_TIMES}{_NUMBER}",
         _product,
     ),
     Pattern(

@@ -34,8 +34,9 @@ _VERSIONS = (
     ("ccelerate version", rf"[Aa]ccelerate version\s*[:=]?\s*v?{_VERSION}", "accelerate"),
 )
 _PINNED = re.compile(rf"(?<![\w-])({_PACKAGES})==\s*{_VERSION}", re.IGNORECASE)
-_LISTED = re.compile(rf"^[ \t>-]*({_PACKAGES})[ \t]+{_VERSION}[ \t]*(?:$|pypi|py\d)", re.MULTILINE | re.IGNORECASE)
-_SHOWN = re.compile(rf"^({_PACKAGES})[ \t:]+v?{_VERSION}[ \t\r]*$", re.MULTILINE | re.IGNORECASE)
+_LISTED = re.compile(
+    rf"^(?:- |> )?({_PACKAGES})[ \t]*[ \t:][ \t]*v?{_VERSION}[ \t\r]*(?:$|pypi|py\d)", re.MULTILINE | re.IGNORECASE
+)
 _INSTALLED = re.compile(rf"(?<=[ ])({_PACKAGES})-{_VERSION}(?=\s|$)", re.IGNORECASE)
 _ARGUMENT = re.compile(r"(?:^|[\s(,])([a-z_]\w{1,60})=([^,\n]{0,200})(?:,|\n|\)|$)")
 _ARGUMENTS = frozenset(
@@ -127,24 +128,22 @@ def _versions(events: Events) -> None:
             end = at + 40 if word == "==" else events.log.line(at).end
             for match in regex.finditer(text, start, end):
                 have(match[1], match[2].rstrip(".,"), events.source(match.start()))
-    for regex in (_LISTED, _SHOWN):
-        for match in regex.finditer(text):
-            have(match[1], match[2].rstrip(".,"), events.source(match.start()))
+    for match in _LISTED.finditer(text):
+        have(match[1], match[2].rstrip(".,"), events.source(match.start()))
 
 
 def _arguments(events: Events) -> None:
     """``TrainingArguments(per_device_train_batch_size=4, ...)`` as the example scripts print them."""
-    for word in ("TrainingArguments(", "TrainingArguments:"):
-        for at in events.log.hits(word, 3):
-            hit = events.log.line(at)
-            lines = [hit, *events.log.after(hit, 250, 20_000)]
-            text = "\n".join(line.body for line in lines)
-            given = {name: number(value) for name, value in _ARGUMENT.findall(text) if name in _ARGUMENTS}
-            given = {name: value for name, value in given.items() if value is not None}
-            if "per_device_train_batch_size" in given and "gradient_accumulation_steps" in given:
-                from dsaccum_helpers.readers.arguments import put
+    at = events.log.text.find("TrainingArguments(")
+    if at < 0:
+        return
+    hit = events.log.line(at)
+    text = "\n".join(line.body for line in (hit, *events.log.after(hit, 250, 20_000)))
+    given = {name: number(value) for name, value in _ARGUMENT.findall(text) if name in _ARGUMENTS}
+    given = {name: value for name, value in given.items() if value is not None}
+    if {"per_device_train_batch_size", "gradient_accumulation_steps"} <= given.keys():
+        from dsaccum_helpers.readers.arguments import put
 
-                source = events.source(at)
-                put(given, events.job, lambda name: source._replace(key=name))
-                events.job.speak("transformers", source)
-                return
+        source = events.source(at)
+        put(given, events.job, lambda name: source._replace(key=name))
+        events.job.speak("transformers", source)

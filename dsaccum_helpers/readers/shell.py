@@ -41,8 +41,7 @@ class Shell:
         self.variables = self.words.variables
         #: Exported variables: name to (value, line).
         self.exported: dict[str, tuple[str, int]] = {}
-        #: Set within if, case or a loop: another value there makes them unknown.
-        self._conditional: set[str] = set()
+        self._marked: dict[str, int] = {}
         self._depth = 0
         self._test = ""
 
@@ -143,6 +142,7 @@ class Shell:
             for name in raw[1:]:
                 self.variables.pop(name, None)
                 self.exported.pop(name, None)
+                self._marked.pop(name, None)
             return True
         if raw[0] == ":":
             for word in raw[1:]:
@@ -153,6 +153,7 @@ class Shell:
     def _export(self, name: str, line: int) -> None:
         """Remember a variable that the program will see."""
         value = self.variables.get(name)
+        self._marked[name] = line
         if isinstance(value, str):
             self.exported[name] = (value, line)
 
@@ -173,7 +174,6 @@ class Shell:
                 if re.search(r"-z\b|! -n\b", self._test):
                     return
                 value = UNKNOWN
-            self._conditional.add(name)
         self.variables[name] = value
-        if name in self.exported and isinstance(value, str):
-            self.exported[name] = (value, self.exported[name][1])
+        if name in self._marked and isinstance(value, str):
+            self.exported[name] = (value, self._marked[name])

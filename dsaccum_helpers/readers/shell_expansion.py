@@ -65,7 +65,7 @@ def expand(raw: str, words: Words, split: bool = True, deep: int = 0) -> list[st
     fields, at = _Fields(split), 0
     while at < len(raw):
         char = raw[at]
-        end = Lexer(raw, 1).piece(at) if char in "\\'\"`$" else _plain_end(raw, at)
+        end = Lexer(raw, 1, words.budget).piece(at) if char in "\\'\"`$" else _plain_end(raw, at)
         end = min(end, len(raw))
         piece = raw[at:end]
         if char == "\\":
@@ -109,7 +109,7 @@ def _in_quotes(inner: str, words: Words, fields: _Fields, deep: int) -> None:
             )
             at += 2
         elif char in "$`":
-            end = min(Lexer(inner, 1).piece(at), len(inner)) if inner[at : at + 2] != "$'" else at + 1
+            end = min(Lexer(inner, 1, words.budget).piece(at), len(inner)) if inner[at : at + 2] != "$'" else at + 1
             quoted = _Fields(split=False)
             at = _variable(inner, at, end, words, quoted, deep)
             fields.literal(quoted.open)

@@ -24,9 +24,12 @@ _PLAIN = re.compile(r"[^\s'\"\\$`;&|<>()]+")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _IN_QUOTES = re.compile(r'[\\"]|\$\(')
+_BRACE = re.compile(r"[{}]")
 _IN_PARENS = re.compile(r"[()'\"\\]")
 #: How far a bracket may be from its partner.
 _FAR = 8000
+#: Steps that looking for partners of brackets may take in all.
+_STEPS = 200_000
 
 
 def assignment(word: str) -> tuple[str, str, str] | None:
@@ -38,9 +41,9 @@ def assignment(word: str) -> tuple[str, str, str] | None:
 class Lexer:
     """Walks through shell text once."""
 
-    def __init__(self, text: str, line: int) -> None:
+    def __init__(self, text: str, line: int, budget: list[int] | None = None) -> None:
         self.text, self.at, self.line = text, 0, line
-        self.budget = 200_000  # steps that looking for partners of brackets may take in all
+        self.budget = budget or [_STEPS]
 
     def move(self, end: int) -> str:
         """Go on to ``end``; the text passed over."""
@@ -52,8 +55,8 @@ class Lexer:
     def balanced(self, at: int) -> int:
         """Behind the partner of the round bracket at ``at``; ``at`` + 1 where it has none."""
         depth, place, limit = 0, at, min(len(self.text), at + _FAR)
-        while self.budget > 0:
-            self.budget -= 1
+        while self.budget[0] > 0:
+            self.budget[0] -= 1
             match = _IN_PARENS.search(self.text, place, limit)
             if not match:
                 break
@@ -123,10 +126,10 @@ class Lexer:
 def brace_end(text: str, at: int) -> int:
     """Behind the partner of the curly bracket at ``at``; ``at`` + 1 where it has none."""
     depth = 0
-    for place in range(at, min(len(text), at + 500)):
-        depth += {"{": 1, "}": -1}.get(text[place], 0)
+    for match in _BRACE.finditer(text, at, at + 300):
+        depth += 1 if match[0] == "{" else -1
         if depth == 0:
-            return place + 1
+            return match.end()
     return at + 1
 
 
@@ -209,6 +212,7 @@ class Words:
     def __init__(self, lookup: Callable[[str], str | None] | None = None) -> None:
         self.variables: dict[str, str | list[str]] = {}
         self.lookup = lookup
+        self.budget = [_STEPS]
 
     def expand(self, raw: str, split: bool = True) -> list[str]:
         """The fields that a raw word becomes; ``split`` is false on the right of an assignment."""
