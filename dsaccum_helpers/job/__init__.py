@@ -27,6 +27,7 @@ from dsaccum_helpers.job.facts import (
     JobError,
     Source,
     Unreadable,
+    by_place,
     checked,
     config_path,
 )
@@ -51,6 +52,7 @@ __all__ = [
     "Launch",
     "Source",
     "Unreadable",
+    "by_place",
     "checked",
     "config_path",
 ]

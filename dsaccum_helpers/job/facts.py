@@ -8,6 +8,7 @@ from dsaccum_helpers.errors import DsaccumError
 
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any
 
 FRAMEWORKS = ("deepspeed", "transformers", "accelerate", "lightning", "trl", "openrlhf", "megatron")
@@ -90,3 +91,8 @@ def checked(name: str, value: Any) -> Any:
         return value
     needed = {"count": "a positive integer", "size": "an integer of at least 0", "flag": "true or false"}
     raise JobError(f"{name} is {value!r:.60}. Smallest fix: give {needed.get(kind, f'a {kind}')}.")
+
+
+def by_place(sources: Iterable[Source]) -> list[Source]:
+    """Each source once, in the order given."""
+    return list(dict.fromkeys(sources))
