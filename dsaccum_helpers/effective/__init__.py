@@ -81,9 +81,9 @@ class Effective:
         """Derive what is not given, or keep the error that the numbers raise."""
         world = self.processes.value if self.processes else self.replicas or 1
         sizes: dict[str, Any] = {name: fact.value for name, fact in self.parallel.items()} if self.processes else {}
-        values = [fact and fact.value for fact in self.given]
+        values: dict[str, Any] = {key: fact and fact.value for key, fact in zip(KEYS, self.given, strict=True)}
         try:
-            batch = resolve_batch(*values, world_size=world, **sizes)
+            batch = resolve_batch(**values, world_size=world, **sizes)
         except BatchError as error:
             self.error = None if self._fits_somewhere(error) else error
             return

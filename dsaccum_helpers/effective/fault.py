@@ -93,7 +93,9 @@ def _by_product(job: Job, numbers: Effective, event: Event) -> Fault | None:
     if code is None:
         return None
     without_mpu = code == MODEL_PARALLEL and fits == numbers.replicas
-    error = None if without_mpu else _refusal(asked, replicas, numbers)
+    error = None if without_mpu else _refusal(asked, numbers.replicas or replicas, numbers)
+    if error is None and not without_mpu:
+        error = _refusal(asked, replicas, numbers)
     values = (train, micro, steps)
     return Fault(code, numbers, values, replicas, fits=None if rest else fits, error=error, event=event)
 
@@ -131,7 +133,7 @@ def _refusal(asked: list[Any], replicas: int, numbers: Effective) -> BatchError 
     """What ``resolve_batch`` says to these numbers on so many replicas."""
     sizes: dict[str, Any] = {name: fact.value for name, fact in numbers.parallel.items()}
     try:
-        resolve_batch(*asked, world_size=replicas * numbers.shared, **sizes)
+        resolve_batch(**dict(zip(KEYS, asked, strict=True)), world_size=replicas * numbers.shared, **sizes)
     except BatchError as error:
         return error
     return None
@@ -166,9 +168,9 @@ def _by_numbers(numbers: Effective) -> Fault | None:
     error = numbers.error
     if error is None or error.code not in CODES:
         return None
-    train, micro, steps = (fact and fact.value for fact in numbers.given)
+    train, micro, steps = (fact.value if fact else None for fact in numbers.given)
     fits = None
-    if None not in (train, micro, steps) and train % (micro * steps) == 0:
+    if train and micro and steps and train % (micro * steps) == 0:
         fits = train // (micro * steps)
     return Fault(error.code, numbers, (train, micro, steps), numbers.replicas, fits=fits, error=error)
 
@@ -183,7 +185,7 @@ def _by_wish(job: Job, numbers: Effective) -> Fault | None:
     error = _refusal([wanted, micro, None], replicas, numbers)
     if error is not None:
         return Fault(error.code, numbers, values, replicas, error=error, wanted=wanted)
-    if train is None:
+    if train is None or micro is None or numbers.steps is None:
         return None
     code = MODEL_PARALLEL if wanted == train * numbers.shared else PRODUCT
     error = BatchError("", code, nearest=_met(wanted, values, replicas))

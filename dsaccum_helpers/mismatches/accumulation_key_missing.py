@@ -97,7 +97,7 @@ def _asked(job: Job, numbers: Effective) -> tuple[int | None, str]:
         replicas = numbers.replicas if world == 1 and numbers.processes else world
         if train and micro and steps == 1 and replicas and replicas > 1 and train % (micro * replicas) == 0:
             return train // (micro * replicas), f"{TRAIN} {train}"
-    train, micro = (count(numbers.given[place].value) if numbers.given[place] else None for place in (0, 1))
+    train, micro = (count(fact.value) if fact else None for fact in numbers.given[:2])
     if train and micro and numbers.replicas and train % (micro * numbers.replicas) == 0:
         return train // (micro * numbers.replicas), f"{TRAIN} {train}"
     return None, ""

@@ -22,15 +22,16 @@ if TYPE_CHECKING:
 
 LIGHTNING = "trainer.accumulate_grad_batches"
 #: Numbers that frameworks take from their own arguments.
-_ARGUMENTS = (
-    PER_DEVICE,
-    ACCUMULATION,
-    LIGHTNING,
-    "accelerator.gradient_accumulation_steps",
-    "plugin.gradient_accumulation_steps",
-    "accelerate.gradient_accumulation_steps",
-    VARIABLE,
-)
+_ARGUMENTS = {
+    **dict.fromkeys(TRAINERS, (PER_DEVICE, ACCUMULATION)),
+    "lightning": (LIGHTNING,),
+    "accelerate": (
+        "accelerator.gradient_accumulation_steps",
+        "plugin.gradient_accumulation_steps",
+        "accelerate.gradient_accumulation_steps",
+        VARIABLE,
+    ),
+}
 
 
 class BatchValueType(Mismatch):
@@ -55,7 +56,8 @@ class BatchValueType(Mismatch):
             return
         values = {key: config.get(key) for key in KEYS}
         wrong = [key for key, value in values.items() if _is_wrong(config, value)]
-        if not wrong and job.framework in FILLS_ONE and config.has(KEYS[2]) and values[KEYS[2]] is None:
+        fixed = values[KEYS[0]] is not None or values[KEYS[1]] is not None
+        if not wrong and fixed and job.framework in FILLS_ONE and config.has(KEYS[2]) and values[KEYS[2]] is None:
             kept = {**values, KEYS[2]: 1}
             text = f'{KEYS[2]} is null, and this framework multiplies by it. Write a number or "auto".'
             yield self.found(text, [config.source(KEYS[2])], [Fix(f"Set {KEYS[2]} 1.", kept)])
@@ -66,12 +68,15 @@ class BatchValueType(Mismatch):
         yield self.found(text, where, offers)
 
     def _in_arguments(self, job: Job) -> Iterator[Finding]:
-        for name in _ARGUMENTS:
+        others = _mended(job)
+        besides = {name: value for f in self._missing(job) for name, value in f.fixes[0].set.items()} if others else {}
+        for name in others:
             fact = job.fact(name)
-            if fact is None or not _is_off(name, fact.value):
-                continue
-            near = near_integers(fact.value)[:2] or [1]
-            offers = [Fix(f"Set {name} {number}.", _with_product(job, name, number)) for number in near]
+            assert fact is not None
+            offers = [
+                Fix(f"Set {name} {number}.", {**others, **besides, **_with_product(job, name, number)})
+                for number in near_integers(fact.value)[:2] or [1]
+            ]
             text = f"{name} is {fact.value!r:.60}, where a positive integer is needed. {offers[0].description}"
             yield self.found(text, [fact.source] if fact.source.file else [], offers)
 
@@ -88,15 +93,16 @@ class BatchValueType(Mismatch):
         yield self.found(text, [config.source(KEYS[0]), *(event.source for event in said)], offers)
 
     def _from_log(self, job: Job) -> Iterator[Finding]:
-        for event in job.said("lightning-type"):
+        for event in job.said("lightning-type") if job.framework == "lightning" else ():
             fact = job.fact(LIGHTNING)
             if fact is None or not (count(fact.value) or isinstance(fact.value, dict)):
                 given = f" (it was given as {fact.value!r:.60})" if fact else ""
                 text = f"accumulate_grad_batches is neither an integer nor a dict{given}: give the Trainer an integer."
                 offers = [Fix(f"Set accumulate_grad_batches to an integer, such as {n}.", {LIGHTNING: n}) for n in (1,)]
                 yield self.found(text, [event.source, *([fact.source] if fact else [])], offers)
-        if job.config is not None:
-            return
+        known = any(job.fact(name) for name in _ARGUMENTS.get(job.framework, ()))
+        if job.config is not None or known:
+            return  # the values themselves are there, and none of them is off
         for event in job.said(*_EVENTS):
             words = _words(event.kind, event.values)
             if words:
@@ -138,6 +144,13 @@ def _is_off(name: str, value: Any) -> bool:
     return count(value) is None
 
 
+def _mended(job: Job) -> dict[str, Any]:
+    """The arguments of the job's framework that are off, each with the nearest integer."""
+    facts = {name: job.fact(name) for name in _ARGUMENTS.get(job.framework, ())}
+    off = {name: fact.value for name, fact in facts.items() if fact is not None and _is_off(name, fact.value)}
+    return {name: next(iter(near_integers(value)), 1) for name, value in off.items()}
+
+
 def _elsewhere(values: dict[str, Any]) -> bool:
     """Is a batch key there under another spelling, or in a wrong section? That is another finding."""
     for key, value in values.items():
@@ -151,17 +164,19 @@ def _refused(job: Job, values: dict[str, Any]) -> tuple[str, list[Fix]]:
     """Why the values are refused, or go through unseen, and the nearest integers."""
     numbers = effective(job)
     try:
-        resolve_batch(*values.values(), world_size=numbers.replicas or 1)
+        resolve_batch(**values, world_size=numbers.replicas or 1)
     except BatchError as error:
-        text, settings = str(error), error.nearest
+        text, settings = str(error), [dict[str, Any](setting) for setting in error.nearest]
     else:
         return "", []
     if not numbers.replicas:
-        settings = [{key: setting[key] if values[key] is not None else None for key in KEYS} for setting in settings]
+        kept = {key for key in KEYS if values[key] is not None} or {KEYS[1]}
+        kept |= {KEYS[1]} if values[KEYS[0]] is None else set()
+        settings = [{key: setting[key] if key in kept else None for key in KEYS} for setting in settings]
     offers = []
     for setting in settings:
         shown = [f"{key} {value}" for key, value in setting.items() if value is not None and values.get(key) != value]
-        offers.append(Fix(f"Set {' and '.join(shown)}.", owned(job, setting)))
+        offers.append(Fix(f"Set {' and '.join(shown)}.", {**_mended(job), **owned(job, setting)}))
     return text, offers
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 from dsaccum_helpers.batch import KEYS
 from dsaccum_helpers.effective import effective
 from dsaccum_helpers.effective.world import count
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches.entry import Mismatch
-from dsaccum_helpers.mismatches.numbers import product
+from dsaccum_helpers.mismatches.numbers import joined, product
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -95,6 +97,12 @@ def _overrides(job: Job, config: Config, block: dict[str, Any]) -> tuple[str, st
     present = [key for key in KEYS if config.has(key)]
     if present and block.get("ignore_non_elastic_batch_info") is not True:
         return "error", f"This DeepSpeed refuses {', '.join(present)} beside an enabled elasticity block."
+    sizes, most = block.get("micro_batch_sizes"), count(block.get("max_train_batch_size"))
+    if most and isinstance(sizes, list) and sizes and all(count(size) for size in sizes):
+        common = math.lcm(*sizes)
+        if common > most:
+            text = f"The least common multiple of micro_batch_sizes {joined(sizes)} is {common}, above "
+            return "error", f"{text}max_train_batch_size {most}, and this DeepSpeed takes it all the same."
     numbers = effective(job)
     if numbers.shared > 1:
         launched = numbers.processes.value if numbers.processes else "all"

@@ -25,22 +25,15 @@ def fault_named(code: str, job: Job) -> Fault | None:
 
 def fixes(job: Job, fault: Fault) -> list[Fix]:
     """The nearest settings that work, each with its arithmetic, complete and ready to be applied."""
-    shared = fault.numbers.shared
-    found = []
-    for setting in fault.error.nearest if fault.error else ():
-        replicas = setting["processes"] // shared if "processes" in setting else fault.replicas
-        if fault.numbers.replicas is None and fault.numbers.processes is None and "processes" not in setting:
-            replicas = setting[KEYS[0]] // (setting[KEYS[1]] * setting[KEYS[2]])
-        wish = {} if fault.wanted in (None, setting[KEYS[0]]) else {"wanted.train_batch_size": setting[KEYS[0]]}
-        found.append(Fix(_sentence(fault, setting, replicas), {**owned(job, setting), **wish}))
-    return found
+    settings = fault.error.nearest if fault.error else []
+    return [Fix(_sentence(fault, setting), owned(job, setting)) for setting in settings]
 
 
-def _sentence(fault: Fault, setting: dict[str, Any], replicas: int | None) -> str:
+def _sentence(fault: Fault, setting: dict[str, Any]) -> str:
     before = dict(zip(KEYS, (fault.train, fault.micro, fault.steps), strict=True))
     changed = [f"{name} {value}" for name, value in setting.items() if name in SIZES or before.get(name) != value]
     words = f"Set {' and '.join(changed)}" if changed else f"Take the batch of {setting[KEYS[0]]}"
-    return f"{words}: {product(setting, replicas)}."
+    return f"{words}: {product(setting, setting[KEYS[0]] // (setting[KEYS[1]] * setting[KEYS[2]]))}."
 
 
 def product(setting: dict[str, Any], replicas: int | None) -> str:
@@ -49,8 +42,8 @@ def product(setting: dict[str, Any], replicas: int | None) -> str:
 
 
 def owned(job: Job, setting: dict[str, Any]) -> dict[str, Any]:
-    """The setting, also under the names by which a trainer or a loader owns a number of it."""
-    micro, steps = setting[KEYS[1]], setting[KEYS[2]]
+    """The setting, also under the names by which a trainer, a loader or a wish has a number of it."""
+    train, micro, steps = (setting[key] for key in KEYS)
     more: dict[str, Any] = {}
     if job.framework in TRAINERS:
         more = {PER_DEVICE: micro, ACCUMULATION: steps}
@@ -58,8 +51,10 @@ def owned(job: Job, setting: dict[str, Any]) -> dict[str, Any]:
         more = {"trainer.accumulate_grad_batches": steps}
     elif job.framework == "accelerate":
         more = {name: steps for name in _COUNTS if job.fact(name) is not None}
-    if job.fact("loader.batch_size") is not None:
+    if micro is not None and job.fact("loader.batch_size") is not None:
         more["loader.batch_size"] = micro
+    if train is not None and job.value("wanted.train_batch_size", train) != train:
+        more["wanted.train_batch_size"] = train
     return {**setting, **more}
 
 

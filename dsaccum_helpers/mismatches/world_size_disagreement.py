@@ -38,6 +38,7 @@ class WorldSizeDisagreement(Mismatch):
         "batch-below-world-size",
         "written-for-other-world-size",
         "world-size-seen-as-one",
+        "model-parallel-world",
     )
 
     def check(self, job: Job) -> Iterable[Finding]:
