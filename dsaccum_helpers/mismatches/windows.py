@@ -108,7 +108,8 @@ def _step_after(backward: Event, later: list[Event], steps: list[Event]) -> Even
     possible = [step for step in steps if compatible(backward.guards, step.guards)]
     if not possible:
         return None
-    behind = [step for step in later if step in possible]
+    places = {id(step) for step in possible}  # comparing events by value takes minutes in a long script
+    behind = [step for step in later if id(step) in places]
     return max(behind or possible, key=lambda step: _shared(backward.loops, step.loops))
 
 
