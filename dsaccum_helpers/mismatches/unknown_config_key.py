@@ -132,4 +132,7 @@ def _sentence(batch: dict[str, Any]) -> str:
     train, micro, steps, replicas = (batch[name] for name in (*BATCH, "data_parallel_size"))
     if None in (train, micro, steps, replicas):
         return f"gradient_accumulation_steps is {steps}" if steps else "the batch cannot be known"
+    product = micro * steps * replicas
+    if train != product:
+        return f"{train} is not {micro} x {steps} x {replicas} = {product}, and DeepSpeed stops"
     return f"the batch is {train} = {micro} x {steps} x {replicas}"
