@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 
-from dsaccum_helpers.job import Config, Source, Unreadable
+from dsaccum_helpers.job import Config, JobError, Source, Unreadable
 from dsaccum_helpers.readers.positions import scan
 
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
@@ -46,7 +46,8 @@ _PYTHON_WORD = r":\s*(?:True|False|None)\b"
 _ENDINGS = (".json", ".jsonc", ".json5", ".hjson")
 _CONFIG_NAME = r"(?i)(?:^|[^a-z])(?:ds|deepspeed|zero)(?![a-z])|zero[\d_]"
 _START = re.compile(r"(?:\s+|#[^\n]*\n|//[^\n]*\n|/\*.*?\*/)*", re.S)
-_LARGEST = 4_000_000  # a longer text that is no JSON is a log
+_LARGEST = 4_000_000  # letters; no config is longer, but data are and logs
+_LARGEST_HJSON = 1_000_000  # its reader takes a second for a million letters
 
 
 class Parsed:
@@ -95,7 +96,7 @@ def parse(text: str) -> Parsed:
         parsed.values = json.loads(text, object_pairs_hook=pairs, parse_constant=constant, parse_float=number)
     except (ValueError, RecursionError) as error:
         parsed.strict = _words(error)
-    if (parsed.strict or odd) and len(text) <= _LARGEST:
+    if (parsed.strict or odd) and len(text) <= _LARGEST_HJSON:
         values, parsed.hjson = _as_hjson(text, parsed)
         parsed.values = values if parsed.strict else parsed.values
         if parsed.values is None:
@@ -112,8 +113,10 @@ def read(document: Document, job: Job) -> bool | Parsed:
     text = document.text
     begins = text[_START.match(text).end() :][:1]  # type: ignore[union-attr]
     named = document.ending in _ENDINGS
-    if begins != "{" and not named:
+    if (begins != "{" and not named) or (len(text) > _LARGEST and (_is_lines(text) or not named)):
         return False
+    if len(text) > _LARGEST:
+        raise JobError(f"{document.name} is too long for a config. Smallest fix: leave it out, or name the right file.")
     parsed = parse(text)
     if isinstance(parsed.values, dict):
         return _put(document, parsed, job) if is_config(parsed.values, document.name) else parsed

@@ -33,7 +33,11 @@ def is_list(document: Document) -> bool:
     if (rows and _HEAD.match(rows[0])) or document.text.startswith(_CONDA) or _LOCKED.search(document.text[:500_000]):
         return True
     listed = re.search(r"require|constraint|freeze|packages", document.name, re.I)
-    return bool(rows and (listed or any("==" in row for row in rows)) and all(_REQUIREMENT.match(row) for row in rows))
+    return bool(
+        rows
+        and (listed or any("==" in row for row in rows))
+        and all(len(row) < 300 and _REQUIREMENT.match(row) for row in rows)
+    )
 
 
 def read(document: Document, job: Job) -> None:

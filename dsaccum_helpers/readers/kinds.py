@@ -33,11 +33,12 @@ _ANYWHERE = re.compile(
 _PROMPTED = re.compile(rf"^[ \t]*(?:\([\w.-]+\)\s*)?(?:[\w.-]+@[\w.-]+:\S*\s*)?[$%#>+][ \t]+{_PREFIX}{_LAUNCHER}", re.M)
 _SHELL = re.compile(r"\A\s*#!.*\b(?:ba|z|da|k)?sh\b|^#(?:SBATCH|PBS|BSUB|\$)\s", re.M)
 _LOG = re.compile(
-    r"^Traceback \(most recent|Traceback \(most recent call last\)|^\S*(?:Error|Exception|Warning)\b.*:"
+    r"^Traceback \(most recent|Traceback \(most recent call last\)|^\S{0,200}(?:Error|Exception|Warning)\b.{0,500}:"
     r"|\[(?:INFO|WARNING|ERROR|DEBUG)\]|\b(?:INFO|WARNING|ERROR)\b\s*[-:|]|^\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d"
-    r"|\d+%\|",
+    r"|\d{1,3}%\|",
     re.M,
 )
+_START = 200_000  # letters in which a kind shows itself
 _PYTHON = re.compile(r"^(?:import \w|\w+ = [{\[(]|from [\w.]+ import |def \w+\(|class \w+[(:])", re.M)
 
 
@@ -47,7 +48,7 @@ def read(documents: list[tuple[Document, Parsed | None]], job: Job, folders: dic
     for document, parsed in documents:
         kinds[kind_of(document, parsed)].append((document, parsed))
     launches = [(document.name, document.text) for document, _ in kinds["launch"]]
-    launches += [(document.name, _typed_commands(document.text)) for document, _ in kinds["log"]]
+    launches += [(document.name, _typed_commands(document.text[:_START])) for document, _ in kinds["log"]]
     for name, text in launches:
         if text:
             from dsaccum_helpers.readers import launch
@@ -65,7 +66,7 @@ def read(documents: list[tuple[Document, Parsed | None]], job: Job, folders: dic
     if kinds["script"]:
         from dsaccum_helpers.readers import script
 
-        script.read([(document.name, document.text) for document, _ in kinds["script"]], job)
+        script.read(_joined([document for document, _ in kinds["script"]]), job)
         _trust_scripts(job, {document.name for document, _ in (*kinds["launch"], *kinds["settings"])})
     if job.launches:
         from dsaccum_helpers.readers import launch
@@ -78,7 +79,7 @@ def kind_of(document: Document, parsed: Parsed | None = None) -> str:
     """``launch``, ``settings``, ``script`` or ``log``."""
     from dsaccum_helpers.readers import arguments, environment, frameworks, hostfile, installed
 
-    start = document.text[:200_000]
+    start = document.text[:_START]
     if parsed is not None:
         return "script" if {"cells", "nbformat"} <= parsed.values.keys() else "settings"
     if document.ending in (".py", ".ipynb"):
@@ -101,6 +102,16 @@ def is_command(text: str) -> bool:
     from dsaccum_helpers.readers import launch
 
     return bool(_COMMAND.search(text)) or bool(_ANYWHERE.search(text) and launch.recognises(text[:20_000]))
+
+
+def _joined(documents: list[Document]) -> list[tuple[str, str]]:
+    """Name and text of each script; the blocks of one posted question make one script, on their own lines."""
+    texts: dict[str, str] = {}
+    for document in documents:
+        before = texts.get(document.name, "")
+        # A block starts with as many empty lines as there are lines before it.
+        texts[document.name] = before + document.text[before.count("\n") :]
+    return list(texts.items())
 
 
 def _trust_scripts(job: Job, files: set[str]) -> None:

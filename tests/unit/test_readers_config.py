@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dsaccum_helpers.job import Config, Job, JobError
-from dsaccum_helpers.readers import config, files, kinds, read
+from dsaccum_helpers.readers import config, fences, files, kinds, read
 from dsaccum_helpers.readers.positions import scan
 
 COMMENTED = """\
@@ -326,3 +326,17 @@ def test_the_state_of_a_checkpoint() -> None:
     assert not job.configs
     assert job.value("checkpoint.global_step") == 100
     assert job.value("checkpoint.train_micro_batch_size_per_gpu") == 4
+
+
+def test_blocks_of_one_question_are_one_script() -> None:
+    text = "Mine:\n```python\nimport deepspeed\nN = 4\n```\nand\n```python\nengine = deepspeed.initialize()[0]\n```\n"
+    documents = [part for part in fences.blocks(files.document("q.md", text.encode(), None)) if part.ending == ".py"]
+    ((name, joined),) = kinds._joined(documents)
+    assert name == "q.md"
+    assert joined.split("\n")[2:8] == ["import deepspeed", "N = 4", "", "", "", "engine = deepspeed.initialize()[0]"]
+    assert job_of(("q.md", text)).programs
+
+
+def test_data_in_json_is_no_config() -> None:
+    with pytest.raises(JobError, match="too long for a config"):
+        job_of(("train.json", "[" + '"a", ' * 1_000_000 + "1]"))

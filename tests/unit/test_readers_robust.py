@@ -189,6 +189,14 @@ HOSTILE = {
     "line": "-" * 200_000,
     "words": "a " * 200_000,
     "settings": "A=1 " * 50_000,
+    "errors": "Error-" * 40_000,
+    "percents": "9" * 200_000,
+    "gap": "a" + " " * 200_000 + "!",
+    "path": "a/" * 100_000 + " x",
+    "addresses": "a@b.c:" * 40_000,
+    "options": "python " + "-a " * 60_000,
+    "data": '{"a": [' + "1, " * 2_000_000,
+    "hjson": "{\n" + "train_batch_size: 1\n" * 100_000,
 }
 
 
