@@ -49,8 +49,12 @@ class Calls(Library):
     def _Call(self, node: ast.Call, scope: Scope) -> Value:
         if isinstance(node.func, ast.Name) and node.func.id == "super":
             return Unknown("super")
-        owner = self.eval(node.func.value, scope) if isinstance(node.func, ast.Attribute) else None
-        callee = self.attribute(owner, node.func.attr, node.func) if owner else self.eval(node.func, scope)
+        owner: Value | None = None
+        if isinstance(node.func, ast.Attribute):
+            owner = self.eval(node.func.value, scope)
+            callee = self.attribute(owner, node.func.attr, node.func)
+        else:
+            callee = self.eval(node.func, scope)
         arguments: list[Value] = []
         for part in node.args:
             value = self.eval(part, scope)

@@ -21,6 +21,7 @@ from dsaccum_helpers.readers.script.values import (
     Tensor,
     Unknown,
     Value,
+    counter_named,
     engines_of,
     number,
 )
@@ -231,7 +232,8 @@ class Expressions(Calls):
     def loops_over(self, iterated: Value, node: Any) -> tuple[list[Loop], Value]:
         """The loops that running over a value means, and what one item of it is."""
         source = self.source(node)
-        over, count, item = "other", None, Unknown("", element_of=id(iterated))
+        over, count = "other", None
+        item: Value = Unknown("", element_of=id(iterated))
         inner: list[Loop] = list(self.generated.get(id(iterated), []))
         if isinstance(iterated, Sequence):
             over = "list"
@@ -244,7 +246,7 @@ class Expressions(Calls):
             over = "loader"
         elif isinstance(iterated, Role) and iterated.role == "range":
             over, count = "range", iterated.facts["count"]
-            item.counter = True
+            item = counter_named("index")
         elif id(iterated) in self.sizes:
             over, count = "list", self.sizes[id(iterated)]
         elif _like_loader(iterated.name):

@@ -78,7 +78,8 @@ class Interpreter(Statements):
     def instance(self, kind: Class, arguments: Any, keywords: Any, node: Any) -> Any:
         """Make an object, and remember the first of each class."""
         made = super().instance(kind, arguments, keywords, node)
-        self.instances.setdefault(id(kind), made)
+        if isinstance(made, Instance):
+            self.instances.setdefault(id(kind), made)
         return made
 
     def _uncalled(self) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     Values = list[Value]
     Named = dict[str, Value]
 
-_OPTIMIZERS = (
+_OPTIMIZERS: tuple[str, ...] = (
     "Adam",
     "AdamW",
     "SGD",
@@ -41,10 +41,31 @@ _OPTIMIZERS = (
 )
 _OPTIMIZERS += ("FusedLamb", "AdamW8bit", "Adam8bit", "NAdam", "RAdam", "Adadelta", "LBFGS", "ASGD", "Rprop", "Muon")
 _ARGUMENTS = ("TrainingArguments", "Seq2SeqTrainingArguments")
-_TRL = ("SFTConfig", "DPOConfig", "GRPOConfig", "PPOConfig", "RewardConfig", "KTOConfig", "ORPOConfig", "CPOConfig")
+_TRL: tuple[str, ...] = (
+    "SFTConfig",
+    "DPOConfig",
+    "GRPOConfig",
+    "PPOConfig",
+    "RewardConfig",
+    "KTOConfig",
+    "ORPOConfig",
+    "CPOConfig",
+)
 _TRL += ("RLOOConfig", "OnlineDPOConfig", "GKDConfig")
 _BATCH_NORM = ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "LazyBatchNorm1d", "LazyBatchNorm2d", "LazyBatchNorm3d")
-_SAME = ("tqdm", "trange", "ceil", "floor", "list", "tuple", "cycle", "reversed", "sorted", "track", "deepcopy")
+_SAME: tuple[str, ...] = (
+    "tqdm",
+    "trange",
+    "ceil",
+    "floor",
+    "list",
+    "tuple",
+    "cycle",
+    "reversed",
+    "sorted",
+    "track",
+    "deepcopy",
+)
 _SAME += ("prefetch", "BackgroundGenerator", "DeviceLoader", "chain", "int", "float", "abs", "round", "set", "mean")
 _STEP_TOTALS = ("num_training_steps", "T_max", "total_steps", "total_num_steps", "total_iters", "max_steps", "t_total")
 

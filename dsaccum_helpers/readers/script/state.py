@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import ast
     from typing import Any
 
-    from dsaccum_helpers.readers.script.values import Role
+    from dsaccum_helpers.readers.script.values import Role, Scope
 
 #: Nodes that one program may cost; a script of 5,000 lines has about 60,000 and is followed into itself.
 BUDGET = 400_000
@@ -90,6 +90,18 @@ class State:
     def module(self, name: str) -> Mapping | None:
         """A module that is one of the given files."""
         return self.modules.get(name) or self.modules.get(name.rsplit(".", 1)[-1])
+
+    def eval(self, node: ast.expr, scope: Scope) -> Value:
+        """The value of an expression."""
+        raise NotImplementedError
+
+    def block(self, body: Any, scope: Scope) -> Any:
+        """Run statements in order."""
+        raise NotImplementedError
+
+    def bind(self, target: ast.expr, value: Value, scope: Scope) -> None:
+        """Give a value its name."""
+        raise NotImplementedError
 
     def call_library(self, name: str, arguments: list[Value], keywords: dict[str, Value], node: Any) -> Value:
         """A call of a library's function by its dotted name."""

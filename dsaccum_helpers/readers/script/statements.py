@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import ast
 
-from dsaccum_helpers.job import Source
 from dsaccum_helpers.readers.script.conditions import guard_of, negated
-from dsaccum_helpers.readers.script.expressions import Expressions
+from dsaccum_helpers.readers.script.definitions import Definitions
+from dsaccum_helpers.readers.script.syntax import adds_to_itself, as_load, inside, jump, raises
 from dsaccum_helpers.readers.script.values import (
-    Class,
     Constant,
     Count,
-    Function,
-    Instance,
-    Mapping,
-    Reference,
     Role,
     Scope,
     Sequence,
     Tensor,
     Unknown,
     Value,
-    number,
+    counter_named,
+    named,
+    preferred,
 )
-from dsaccum_helpers.trace import Event, Guard, Loop, Term, is_count_name, named_count
+from dsaccum_helpers.trace import Event, Guard, Loop, Term
 
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
 if TYPE_CHECKING:
@@ -33,10 +30,9 @@ if TYPE_CHECKING:
     Pending = list[tuple[str, Guard]]  # what the rest of the loop ("loop") or function ("function") stands under
 
 _JUMPS = (ast.Continue, ast.Break, ast.Return, ast.Raise)
-_BLOCKS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 
-class Statements(Expressions):
+class Statements(Definitions):
     """Runs statements. Each method ``_kind`` handles one kind and returns the guards that it puts on what follows."""
 
     def block(self, body: Items[ast.stmt], scope: Scope) -> Pending:
@@ -74,7 +70,7 @@ class Statements(Expressions):
 
     def _AugAssign(self, node: ast.AugAssign, scope: Scope) -> None:
         self._note_count(node, scope)
-        combined = self.eval(ast.copy_location(ast.BinOp(_as_load(node.target), node.op, node.value), node), scope)
+        combined = self.eval(ast.copy_location(ast.BinOp(as_load(node.target), node.op, node.value), node), scope)
         if isinstance(combined, Count) and isinstance(node.op, ast.Add | ast.Sub):
             combined = Unknown(combined.name or ast.unparse(node.target))  # a counter: its value changes all the time
             combined.counter = True
@@ -132,10 +128,10 @@ class Statements(Expressions):
             old = scope.names.get(name)
             scope.names[name] = value if old is None else preferred(old, value)
         pending: Pending = []
-        if jump := _jump(node.body):
-            pending.append((jump, negated(guard)))
-        if jump := _jump(node.orelse):
-            pending.append((jump, guard))
+        if where := jump(node.body):
+            pending.append((where, negated(guard)))
+        if where := jump(node.orelse):
+            pending.append((where, guard))
         return [entry for entry in pending if entry[0] != "raise"]
 
     def under(self, guard: Guard, body: Items[ast.stmt], scope: Scope) -> None:
@@ -165,15 +161,15 @@ class Statements(Expressions):
 
     def _widen(self, loop: ast.stmt, scope: Scope) -> None:
         """What a loop changes has no fixed value in it: counters above all."""
-        for node in _inside(loop):
-            if isinstance(node, ast.AugAssign) or _adds_to_itself(node):
-                target = node.target if isinstance(node, ast.AugAssign) else node.targets[0]
+        for node in inside(loop):
+            if isinstance(node, ast.AugAssign) or adds_to_itself(node):
+                target: Any = node.target if isinstance(node, ast.AugAssign) else getattr(node, "targets", [None])[0]
                 if isinstance(target, ast.Name) and isinstance(scope.find(target.id), Count):
-                    scope.names[target.id] = _counter(target.id)
+                    scope.names[target.id] = counter_named(target.id)
                 elif isinstance(target, ast.Attribute):
                     owner = self.eval(target.value, scope)
                     if isinstance(owner.attributes.get(target.attr), Count):
-                        owner.attributes[target.attr] = _counter(target.attr)
+                        owner.attributes[target.attr] = counter_named(target.attr)
 
     def _With(self, node: ast.With, scope: Scope) -> Pending:
         guards = []
@@ -198,8 +194,8 @@ class Statements(Expressions):
         last = len(self.program.events)
         for handler in node.handlers:
             source = self.source(handler)
-            if _jump(handler.body) not in ("raise", "function") and not _raises(handler):
-                info = {"events": self.program.events[first:last], "how": _jump(handler.body) or "pass"}
+            if jump(handler.body) not in ("raise", "function") and not raises(handler):
+                info = {"events": self.program.events[first:last], "how": jump(handler.body) or "pass"}
                 self.program.events.append(
                     Event("swallowed", None, source, tuple(self.loops), tuple(self.guards), info)
                 )
@@ -216,118 +212,3 @@ class Statements(Expressions):
         for case in node.cases:
             text = f"{subject} is {ast.unparse(case.pattern)}"
             self.under(Guard("static", None, text, self.source(node)), case.body, scope)
-
-    def _FunctionDef(self, node: ast.FunctionDef, scope: Scope) -> None:
-        function = Function(node, scope)
-        scope.names[node.name] = function
-        self.functions.append(function)
-
-    _AsyncFunctionDef = _FunctionDef
-
-    def _ClassDef(self, node: ast.ClassDef, scope: Scope) -> None:
-        kind = Class(node, scope, [self.eval(base, scope) for base in node.bases])
-        inner = Scope(scope)
-        scope.names[node.name] = kind
-        self.block(node.body, inner)
-        kind.attributes = dict(inner.names)
-        methods = {id(part) for part in node.body}
-        self.functions = [known for known in self.functions if id(known.node) not in methods]
-        self.classes.append(kind)
-
-    def _Import(self, node: ast.Import, scope: Scope) -> None:
-        for alias in node.names:
-            whole = alias.name if alias.asname else alias.name.split(".")[0]
-            scope.names[alias.asname or whole] = self.module(whole) or Reference(whole)
-
-    def _ImportFrom(self, node: ast.ImportFrom, scope: Scope) -> None:
-        module = self.module(node.module or "")
-        for alias in node.names:
-            if alias.name == "*":
-                scope.names.update(module.attributes if module else {})
-                continue
-            own = module.attributes.get(alias.name) if module else self.module(alias.name)
-            scope.names[alias.asname or alias.name] = own or Reference(f"{node.module or ''}.{alias.name}".strip("."))
-
-
-def named(value: Value, name: str) -> Value:
-    """The value under a name; a number remembers that it was called an accumulation count."""
-    if isinstance(value, Count) and is_count_name(name) and not value.number.symbols:
-        return Count(named_count(name, value.number.factor), name)
-    if isinstance(value, Unknown | Count) and not value.name:
-        value.name = name
-    return value
-
-
-def preferred(old: Value, new: Value) -> Value:
-    """Which of two values, set in two branches, counts: the one that has to do with an engine, else the later one."""
-
-    def weight(value: Value) -> int:
-        if isinstance(value, Role):
-            return 3 if value.engine is not None else 2
-        if isinstance(value, Sequence | Mapping | Instance | Class | Function):
-            return 1 + any(weight(part) > 1 for part in getattr(value, "items", []))
-        if isinstance(value, Unknown):
-            return 3 if value.role is not None else -1
-        return -2 if isinstance(value, Constant) and value.value is None else 0
-
-    return old if weight(old) > weight(new) else new
-
-
-def _counter(name: str) -> Unknown:
-    value = Unknown(name)
-    value.counter = True
-    return value
-
-
-def _as_load(target: ast.expr) -> ast.expr:
-    loaded: Any = type(target)(**{**dict(ast.iter_fields(target)), "ctx": ast.Load()})
-    return ast.copy_location(loaded, target)
-
-
-def _jump(body: Items[ast.stmt]) -> str:
-    """Where the last statement leads: ``loop``, ``function``, ``raise``, or an empty text where it goes on."""
-    last = body[-1] if body else None
-    if isinstance(last, ast.Continue | ast.Break):
-        return "loop"
-    if isinstance(last, ast.Return):
-        return "function"
-    if isinstance(last, ast.If) and last.orelse:
-        ways = {_jump(last.body), _jump(last.orelse)}
-        return ways.pop() if len(ways) == 1 else ""
-    return "raise" if isinstance(last, ast.Raise) else ""
-
-
-def _adds_to_itself(node: ast.AST) -> bool:
-    """``step = step + 1``."""
-    return (
-        isinstance(node, ast.Assign)
-        and isinstance(node.value, ast.BinOp)
-        and ast.unparse(node.value.left) == ast.unparse(node.targets[0])
-    )
-
-
-def _raises(handler: ast.ExceptHandler) -> bool:
-    return any(isinstance(node, ast.Raise) for node in ast.walk(handler))
-
-
-def _inside(loop: ast.stmt) -> list[ast.AST]:
-    """The nodes of a loop, without those of functions that are defined in it."""
-    found: list[ast.AST] = []
-    pending: list[ast.AST] = list(ast.iter_child_nodes(loop))
-    while pending:
-        node = pending.pop()
-        if not isinstance(node, _BLOCKS):
-            found.append(node)
-            pending += ast.iter_child_nodes(node)
-    return found
-
-
-def source_at(file: str, node: Any) -> Source:
-    """Where a node stands."""
-    return Source(file, getattr(node, "lineno", None), getattr(node, "col_offset", -1) + 1 or None)
-
-
-def known_number(value: Value) -> float | None:
-    """A plain number, None where it is not one or not known."""
-    found = number(value)
-    return found.known() if found else None

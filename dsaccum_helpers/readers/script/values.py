@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dsaccum_helpers.trace import Number, Term
+from dsaccum_helpers.trace import Number, Term, is_count_name, named_count
 
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ class Unknown(Value):
 
     def __init__(self, name: str = "", over: Iterable[int] = (), element_of: int | None = None) -> None:
         super().__init__(name, over)
-        self.element_of, self.role, self.counter = element_of, None, False
+        self.role: Engine | None = None
+        self.element_of, self.counter = element_of, False
 
 
 class Constant(Value):
@@ -200,3 +201,34 @@ def engines_of(*values: Value | None) -> frozenset[Engine]:
 def counted_over(*values: Value | None) -> frozenset[int]:
     """The collections over which the values were counted."""
     return frozenset().union(*(value.over for value in values if value is not None))
+
+
+def named(value: Value, name: str) -> Value:
+    """The value under a name; a number remembers that it was called an accumulation count."""
+    if isinstance(value, Count) and is_count_name(name) and not value.number.symbols:
+        return Count(named_count(name, value.number.factor), name)
+    if isinstance(value, Unknown | Count) and not value.name:
+        value.name = name
+    return value
+
+
+def preferred(old: Value, new: Value) -> Value:
+    """Which of two values, set in two branches, counts: the one that has to do with an engine, else the later one."""
+
+    def weight(value: Value) -> int:
+        if isinstance(value, Role):
+            return 3 if value.engine is not None else 2
+        if isinstance(value, Sequence | Mapping | Instance | Class | Function):
+            return 1 + any(weight(part) > 1 for part in getattr(value, "items", []))
+        if isinstance(value, Unknown):
+            return 3 if value.role is not None else -1
+        return -2 if isinstance(value, Constant) and value.value is None else 0
+
+    return old if weight(old) > weight(new) else new
+
+
+def counter_named(name: str) -> Unknown:
+    """A number that goes up all the time."""
+    value = Unknown(name)
+    value.counter = True
+    return value
