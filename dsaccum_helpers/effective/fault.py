@@ -60,6 +60,8 @@ class Fault:
 def find_fault(job: Job) -> Fault | None:
     """The fault of this job's numbers, None where they are right or too little is known."""
     numbers = effective(job)
+    if numbers.processes is not None and numbers.replicas is None:
+        return _by_numbers(numbers)
     for event in job.said("product-assertion"):
         if _is_about(numbers, event):
             return _by_product(job, numbers, event)

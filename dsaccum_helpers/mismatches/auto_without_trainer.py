@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     Path = tuple[str, ...]
 
 #: Blocks out of which DeepSpeed itself drops every "auto", and takes its default.
-_DROPPED = ("zero_optimization", "fp16", "bf16", "tensor_parallel", "activation_checkpointing", "flops_profiler")
-_ALSO_DROPPED = ("hybrid_engine", "comms_logger", "tensorboard", "wandb", "csv_monitor", "compile", "aio", "checkpoint")
+_DROPPED = (
+    *("zero_optimization", "fp16", "bf16", "tensor_parallel", "activation_checkpointing", "flops_profiler", "aio"),
+    *("hybrid_engine", "comms_logger", "tensorboard", "wandb", "csv_monitor", "compile", "checkpoint"),
+)
 #: Keys for which "auto" is a value of DeepSpeed's own.
 _OWN = ("autotuning", "compression_training", "data_efficiency", "keep_in_fp32_modules", "pipeline")
 #: What Accelerate fills in (1.15): from the loader, the model, its plugin, and DummyOptim and DummyScheduler.
@@ -52,11 +54,7 @@ class AutoWithoutTrainer(Mismatch):
         left = stopped + [path for path in left or (paths if stopped else []) if path not in stopped]
         if not left:
             return
-        fatal = [
-            path
-            for path in left
-            if path in stopped or path[0] not in _DROPPED + _ALSO_DROPPED or job.framework == "accelerate"
-        ]
+        fatal = [path for path in left if path in stopped or job.framework == "accelerate" or path[0] not in _DROPPED]
         where = [config.source(*path) for path in fatal or left]
         where += [event.source for event in job.said("type-error", "kwargs-missing")]
         fix = _fix(job, left)
@@ -129,9 +127,8 @@ def _at_fault(event: Event, paths: list[Path]) -> list[Path]:
     named = [path for path in paths if path[-1] in line]
     section = {"lr_sched": "scheduler", "optim": "optimizer"}
     near = [path for path in paths if any(part in place and path[0] == name for part, name in section.items())]
-    batch = [path for path in paths if len(path) == 1 and path[0] in KEYS]
-    found: list[Path] = named or near or batch
-    return found[:1]
+    batch = [path for path in paths if ".".join(path) in KEYS]
+    return (named or near or batch)[:1]
 
 
 def _names(paths: list[Path]) -> str:

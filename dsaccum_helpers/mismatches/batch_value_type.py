@@ -60,7 +60,7 @@ class BatchValueType(Mismatch):
         if not wrong and fixed and job.framework in FILLS_ONE and config.has(KEYS[2]) and values[KEYS[2]] is None:
             kept = {**values, KEYS[2]: 1}
             text = f'{KEYS[2]} is null, and this framework multiplies by it. Write a number or "auto".'
-            yield self.found(text, [config.source(KEYS[2])], [Fix(f"Set {KEYS[2]} 1.", kept)])
+            yield self.found(text, [config.source(KEYS[2])], [Fix(f"Set {KEYS[2]} 1.", {**_mended(job), **kept})])
         if not wrong:
             return
         text, offers = _refused(job, {key: None if value == "auto" else value for key, value in values.items()})
@@ -163,10 +163,11 @@ def _elsewhere(values: dict[str, Any]) -> bool:
 def _refused(job: Job, values: dict[str, Any]) -> tuple[str, list[Fix]]:
     """Why the values are refused, or go through unseen, and the nearest integers."""
     numbers = effective(job)
+    settings: list[dict[str, Any]] = []
     try:
         resolve_batch(**values, world_size=numbers.replicas or 1)
     except BatchError as error:
-        text, settings = str(error), [dict[str, Any](setting) for setting in error.nearest]
+        text, settings = str(error), [dict(setting) for setting in error.nearest]
     else:
         return "", []
     if not numbers.replicas:

@@ -146,7 +146,8 @@ def test_the_first_source_of_the_number_of_processes_counts() -> None:
 
 def test_sources_name_file_and_line() -> None:
     sources = effective(job_of({TRAIN: 64, STEPS: 4}, processes=2)).sources()
-    assert sources == {TRAIN: "ds.json:2", STEPS: "ds.json:3"}
+    assert (sources[TRAIN], sources[STEPS]) == ("ds.json:2", "ds.json:3")
+    assert MICRO not in sources
 
 
 @pytest.mark.parametrize("config", [{TRAIN: 64, MICRO: 4, STEPS: 4}, {MICRO: 4}, {TRAIN: 64}])
