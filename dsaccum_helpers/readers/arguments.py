@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import takewhile
 
 from dsaccum_helpers.job import Config, Source
 
@@ -105,7 +106,8 @@ def from_words(words: Sequence[str], job: Job, source: Source, script: str | Non
         *blocks, last = name.split(".")
         if not blocks or _counts(blocks, last):
             given[last] = value
-    named = f"{script or ''} {' '.join(str(word) for word in words if not str(word).startswith('-'))}".lower()
+    # Only the program and its own words: "openrlhf" and "grpo" also stand in names of models and folders.
+    named = f"{script or ''} {' '.join(takewhile(lambda word: not word.startswith('-'), words))}".lower()
     if "micro_train_batch_size" in given or "openrlhf" in named or job.asked_framework == "openrlhf":
         _openrlhf(given, job, source)
         return

@@ -34,6 +34,7 @@ _PROMPTED = re.compile(rf"^[ \t]*(?:\([\w.-]+\)\s*)?(?:[\w.-]+@[\w.-]+:\S*\s*)?[
 _SHELL = re.compile(r"\A\s*#!.*\b(?:ba|z|da|k)?sh\b|^#(?:SBATCH|PBS|BSUB|\$)\s", re.M)
 _LOG = re.compile(
     r"^Traceback \(most recent|Traceback \(most recent call last\)|^\S{0,200}(?:Error|Exception|Warning)\b.{0,500}:"
+    r"|\b[A-Za-z]\w{0,40}(?:Error|Exception): "
     r"|\[(?:INFO|WARNING|ERROR|DEBUG)\]|\b(?:INFO|WARNING|ERROR)\b\s*[-:|]|^\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d"
     r"|\d{1,3}%\|",
     re.M,
@@ -48,7 +49,7 @@ def read(documents: list[tuple[Document, Parsed | None]], job: Job, folders: dic
     for document, parsed in documents:
         kinds[kind_of(document, parsed)].append((document, parsed))
     launches = [(document.name, document.text) for document, _ in kinds["launch"]]
-    launches += [(document.name, _typed_commands(document.text[:_START])) for document, _ in kinds["log"]]
+    launches += [(document.name, _typed_commands(document)) for document, _ in kinds["log"]]
     for name, text in launches:
         if text:
             from dsaccum_helpers.readers import launch
@@ -139,20 +140,21 @@ def _settings(document: Document, parsed: Parsed | None, job: Job) -> None:
         raise JobError(f"{document.name} holds no settings. Smallest fix: give the file that holds the batch sizes.")
 
 
-def _typed_commands(text: str) -> str:
-    """The commands that a person typed at a prompt before a log, all other lines empty, so that lines keep numbers."""
-    if not _PROMPTED.search(text):
-        first = text.lstrip()
-        if not _COMMAND.match(first) or "\n" not in first:
-            return ""
+def _typed_commands(document: Document) -> str:
+    """The commands in a log or a posted question; all other lines are empty, so that these keep their numbers.
+
+    In a log they stand behind a prompt or in the first line, in a question anywhere.
+    """
+    text = document.text[:_START]
+    posted = document.ending in ("", ".md", ".markdown", ".txt")
     kept, going = [], False
-    for number, line in enumerate(text.split("\n")):
-        typed = bool(_PROMPTED.match(line)) or (number == 0 and bool(_COMMAND.match(line)))
-        kept.append(re.sub(r"^.*?[$%#>+][ \t]+", "", line, count=1) if _PROMPTED.match(line) else line)
-        if not (typed or going):
-            kept[-1] = ""
-        going = (typed or going) and line.rstrip().endswith("\\")
-    return "\n".join(kept).rstrip("\n") if any(kept) else ""
+    for number, line in enumerate(text.split("\n") if _PROMPTED.search(text) or _COMMAND.search(text) else ()):
+        prompted = _PROMPTED.match(line)
+        typed = prompted or ((posted or number == 0) and _COMMAND.match(line))
+        command = re.sub(r"^.*?[$%#>+][ \t]+", "", line, count=1) if prompted else line
+        kept.append(command if typed or going else "")
+        going = bool(typed or going) and line.rstrip().endswith("\\")
+    return "\n".join(kept).rstrip("\n")
 
 
 def _parses(text: str) -> bool:

@@ -86,6 +86,7 @@ def test_a_trainers_command_line() -> None:
         ("--tensor-model-parallel-size 2 --micro-batch-size 4", "pretrain_gpt.py", "megatron"),
         ("--train_batch_size 64 --micro_train_batch_size 4", "openrlhf.cli.train_sft", "openrlhf"),
         ("--lr 1e-4", "train.py", "deepspeed"),
+        ("--pretrain OpenRLHF/base --train_batch_size 4 --out runs/grpo", "train.py", "deepspeed"),
     ],
 )
 def test_who_is_spoken_for(line: str, script: str | None, framework: str) -> None:

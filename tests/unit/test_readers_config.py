@@ -340,3 +340,12 @@ def test_blocks_of_one_question_are_one_script() -> None:
 def test_data_in_json_is_no_config() -> None:
     with pytest.raises(JobError, match="too long for a config"):
         job_of(("train.json", "[" + '"a", ' * 1_000_000 + "1]"))
+
+
+def test_a_question_without_fences() -> None:
+    said = "I run\n\n    deepspeed --num_gpus 4 train.py --deepspeed_config ds.json\n\nand get AssertionError: Check "
+    said += "batch related parameters. train_batch_size is not equal to micro_batch_per_gpu * gradient_acc_step * "
+    job = job_of(("q.md", said + "world_size 8 != 4 * 1 * 4\n"))
+    assert job.value("processes") == 4
+    assert job.launches[0].source.line == 3
+    assert job.said("product-assertion")
