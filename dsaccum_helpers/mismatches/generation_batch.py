@@ -69,20 +69,39 @@ class GenerationBatch(Mismatch):
 
     def _evaluation(self, job: Job) -> Iterator[Finding]:
         """The same rule for the batch of the evaluation, as a log complains of it."""
-        event = next((event for event in job.said("generation-batch") if event.values.get("eval")), None)
+        event = _complaint(job)
         if event is None:
             return
-        world, micro = (*event.values["factors"], 1, 1)[:2]
         generations = whole(job.value(GENERATIONS)) or event.values["generations"]
-        micro = whole(job.value(EVALUATION)) or micro
-        if micro * world % generations == 0:
-            return
-        message = f"The evaluation batch, {micro} per device x {counted(world, 'process')}, makes {micro * world} "
-        message += f"generations, which is no multiple of num_generations {generations}."
-        unit = generations // gcd(generations, world)
-        size = -(-micro // unit) * unit
-        fix = Fix(f"per_device_eval_batch_size {size}: {size} x {world} = {size * world}.", {EVALUATION: size})
-        yield self.found(message, [event.source], [fix])
+        world, micro = _evaluated(job, event)
+        mended = _with_evaluation(job, generations)
+        if mended:
+            message = f"The evaluation batch, {micro} per device x {counted(world, 'process')}, makes {micro * world} "
+            message += f"generations, which is no multiple of num_generations {generations}."
+            size = mended[EVALUATION]
+            fix = Fix(f"per_device_eval_batch_size {size}: {size} x {world} = {size * world}.", mended)
+            yield self.found(message, [event.source], [fix])
+
+
+def _complaint(job: Job) -> Event | None:
+    """What the log says of the evaluation's batch."""
+    return next((event for event in job.said("generation-batch") if event.values.get("eval")), None)
+
+
+def _evaluated(job: Job, event: Event) -> tuple[int, int]:
+    """Processes and evaluation batch of each."""
+    world, micro = (*event.values["factors"], 1, 1)[:2]
+    return world, whole(job.value(EVALUATION)) or micro
+
+
+def _with_evaluation(job: Job, generations: int) -> dict[str, int]:
+    """The evaluation batch that fits this many generations, where the log complains of one that does not."""
+    event = _complaint(job)
+    if event is None:
+        return {}
+    world, micro = _evaluated(job, event)
+    unit = generations // gcd(generations, world)
+    return {EVALUATION: -(-micro // unit) * unit} if micro % unit else {}
 
 
 def _logged(job: Job) -> Event | None:
@@ -157,33 +176,37 @@ def _fixes(job: Job, group: Group) -> Iterator[Fix]:
     micro, world, steps, generations, batch = group
     if not micro:
         size = max(round(batch / generations), 1) * generations
-        yield Fix(f"generation_batch_size {size}: a multiple of {generations}.", {BATCH: size})
+        yield Fix(
+            f"generation_batch_size {size}: a multiple of {generations}.",
+            {BATCH: size} | _with_evaluation(job, generations),
+        )
         return
     accumulation = whole(job.value("trainer.gradient_accumulation_steps")) or (steps if _counts_steps(job) else 1)
+    evaluation = _with_evaluation(job, generations)
     cleared: dict[str, Any] = {BATCH: None} if job.fact(BATCH) else {}
-    if cleared and _counts_steps(job):
+    if BATCH in cleared and _counts_steps(job):
         unit = micro * world * generations // gcd(micro * world, generations)
         size = max(round(batch / unit), 1) * unit
         text = f"generation_batch_size {size}: a multiple of {micro} x {world} and of {generations}."
-        yield Fix(text, {**complete(job, micro, accumulation, world), BATCH: size})
+        yield Fix(text, {**complete(job, micro, accumulation, world), **evaluation, BATCH: size})
     unit = generations // gcd(generations, world * steps)
     size = -(-micro // unit) * unit
     product = size * world * steps
     yield Fix(
         f"per_device_train_batch_size {size}: {size} x {world}{f' x {steps}' if steps > 1 else ''} = {product} "
         f"generations, {counted(product // generations, 'group')} of {generations}.",
-        {**complete(job, size, accumulation, world), PER_DEVICE: size, **cleared},
+        {**complete(job, size, accumulation, world), PER_DEVICE: size, **evaluation, **cleared},
     )
     product = micro * world * steps
     fewer = next((n for n in range(min(generations, product, 4096), 1, -1) if product % n == 0), None)
     if fewer and fewer != generations:
-        settings = {GENERATIONS: fewer, **_same(job, fewer), **cleared}
+        settings = {GENERATIONS: fewer, **_same(job, fewer), **_with_evaluation(job, fewer), **cleared}
         yield Fix(f"num_generations {fewer}: it divides {product}.", settings)
     unit = generations // gcd(generations, micro * steps)
     more = -(-world // unit) * unit
     if world != more <= 8 * world:
         text = f"{more} training processes: {micro} x {more}{f' x {steps}' if steps > 1 else ''} is a multiple of "
-        settings = {**complete(job, micro, accumulation, more), "processes": more, **cleared}
+        settings = {**complete(job, micro, accumulation, more), "processes": more, **evaluation, **cleared}
         yield Fix(f"{text}{generations}.", settings)
 
 

@@ -7,7 +7,7 @@ from collections import namedtuple
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.job import Source, by_place
 from dsaccum_helpers.mismatches.entry import Mismatch
-from dsaccum_helpers.mismatches.layers import TRAINERS, accumulation_owners, whole
+from dsaccum_helpers.mismatches.layers import TRAINERS, accumulation_owners, counted, whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -88,28 +88,29 @@ def _factors(job: Job, rows: list[Row]) -> str:
     if train is None or micro is None or steps is None:
         return ""
     if world and micro * steps * world == train.wanted:
-        return f" By the arguments it is {micro} x {steps} x {_processes(world)} = {train.wanted}."
+        return f" By the arguments it is {micro} x {steps} x {counted(world, 'process')} = {train.wanted}."
     if micro * steps == train.wanted and world and train.value == micro * steps * world:
         return (
-            f" {train.value} = {micro} x {steps} x {world} is right for the {_processes(world)} launched, but the "
-            f"Trainer counted 1: start it with the launcher, so that each process knows of the others."
+            f" {train.value} = {micro} x {steps} x {world} is right for the {counted(world, 'process')} launched, but "
+            f"the Trainer counted 1: start it with the launcher, so that each process knows of the others."
         )
     return ""
 
 
-def _processes(number: int) -> str:
-    return f"{number} process" + "es" * (number != 1)
-
-
 def _arguments(job: Job) -> tuple[int | None, int | None, int | None]:
     """Per-device batch, accumulation steps and world size as the Trainer will see them."""
-    micro_fact = job.fact("trainer.per_device_train_batch_size")
-    micro, steps = whole(micro_fact and micro_fact.value), whole(job.value("trainer.gradient_accumulation_steps"))
-    given = job.fact("trainer.gradient_accumulation_steps")
-    if micro and given is None and _complete(micro_fact):
-        steps = 1  # the default of TrainingArguments
+    facts = [job.fact("trainer.per_device_train_batch_size"), job.fact("trainer.gradient_accumulation_steps")]
+    micro, steps = (whole(fact.value) if fact else _said(job, key) for fact, key in zip(facts, BATCH[1:], strict=True))
+    if micro and not steps and facts[1] is None and _complete(facts[0]):
+        steps = 1
     shared = any((job.value(f"{kind}_parallel") or 1) != 1 for kind in ("tensor", "pipeline", "sequence"))
     return micro, steps, None if shared else whole(job.value("processes"))
+
+
+def _said(job: Job, key: str) -> int | None:
+    """The argument's value where only a row of the log says it."""
+    rows = (row for event in job.said("trainer-disagrees") for row in event.values["rows"])
+    return next((whole(row[3]) for row in rows if row[0] == key), None)
 
 
 def _complete(fact: Fact | None) -> bool:
