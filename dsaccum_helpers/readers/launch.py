@@ -69,7 +69,11 @@ def settle(job: Job) -> None:
         return
     launch = job.launches[0]
     several = re.compile(r"--?(?:gpus|devices|nproc\w*|num_gpus|n_gpus?|world_size|num_devices|ngpus?\w*)\b|ray")
-    if launch.launcher == "python" and not any(several.search(word) for word in (*launch.words, launch.script or "")):
+    if (
+        launch.launcher == "python"
+        and launch.processes
+        and not any(several.search(word) for word in (*launch.words, launch.script or ""))
+    ):
         job.add("processes", launch.processes, launch.source)
 
 
@@ -96,7 +100,7 @@ def _importance(found: tuple[Launch, dict[str, str]]) -> tuple[bool, bool]:
 
 def _launches(text: str, file: str, shell: Shell, line: int = 1) -> Iterator[tuple[Launch, dict[str, str]]]:
     """Every launch of a text in the order written, with the variables that were set for it alone."""
-    text = _FENCE.sub("", _PROMPT.sub("", text[:_LONGEST]))
+    text = _joined(_FENCE.sub("", _PROMPT.sub("", text[:_LONGEST].replace("\r\n", "\n"))))
     batch = _batch_options(text, shell)
     for command in shell.commands(text, line):
         for inner, around in _inside(command, shell, batch, 0):
@@ -104,6 +108,16 @@ def _launches(text: str, file: str, shell: Shell, line: int = 1) -> Iterator[tup
             launch = launch_of(inner.words, environment, Source(file, inner.line), inner.text, around)
             if launch:
                 yield launch, inner.environment
+
+
+def _joined(text: str) -> str:
+    """Pasted options of which the backslash before the line end was lost, with that backslash."""
+    lines = text.split("\n")
+    for number, following in enumerate(lines[1:]):
+        line = lines[number].rstrip()
+        if re.match(r"[ \t]*--[A-Za-z]", following) and line and "#" not in line and line[-1] not in "\\^`":
+            lines[number] = f"{line} \\"
+    return "\n".join(lines)
 
 
 def _batch_options(text: str, shell: Shell) -> dict[str, str]:

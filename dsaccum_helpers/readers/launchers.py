@@ -185,8 +185,11 @@ def _around(
     if around.launcher:
         options = dict(around.options or {})
         return Launch(around.launcher, source, around.tasks, around.nodes, None, script, words, text, options)
-    size = count(environment.get("WORLD_SIZE"))
-    return Launch("python", source, size or 1, None, None, script, words, text)
+    placed = "WORLD_SIZE" in environment or any(
+        word.lstrip("-").startswith(("local_rank", "local-rank")) for word in words
+    )
+    size = count(environment.get("WORLD_SIZE")) if placed else 1  # something else may start it several times
+    return Launch("python", source, size, None, None, script, words, text)
 
 
 def _one_node(rest: Sequence[str], source: Source, text: str) -> Launch | None:

@@ -30,7 +30,7 @@ _SPEAKING = (
     ("openrlhf", re.compile(r"[/\\]openrlhf[/\\]")),
     ("trl", re.compile(r"[/\\]trl[/\\](?:trainer|scripts)")),
     ("lightning", re.compile(r"[/\\](?:pytorch_lightning|lightning|lightning_fabric)[/\\]")),
-    ("transformers", re.compile(r"transformers[/\\](?:trainer|training_args|integrations[/\\]deepspeed)")),
+    ("transformers", re.compile(r"transformers[/\\](?:trainer|training_args|deepspeed|integrations[/\\]deepspeed)")),
     ("accelerate", re.compile(r"accelerate[/\\](?:accelerator|utils[/\\])")),
     ("megatron", re.compile(r"[/\\](?:megatron|megatron[_-]\w+)[/\\]")),
 )

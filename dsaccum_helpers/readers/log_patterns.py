@@ -30,7 +30,7 @@ _KEYS = {
     "gradient accumulation steps": "gradient_accumulation_steps",
 }
 _ROW = re.compile(
-    r"ds\s+([\w.]+)\s*=\s*(\S[^\n]*?)\s+vs\s+hf\s+([\w.|]+)(\s*\(calculated\))?\s*=\s*(\S.*?)(?=\s+-\s*ds\s|\s*\n|\s*\Z)"
+    r"ds\s+([\w.]+)\s*=\s*(\S[^\n]*?)\s+vs\s+hf\s+([^\s=]+)(\s*\(calculated\))?\s*=\s*(\S.*?)(?=\s+-\s*ds\s|\s*\n|\s*\Z)"
 )
 
 

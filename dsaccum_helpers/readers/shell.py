@@ -169,11 +169,10 @@ class Shell:
             value = " ".join(self.words.expand(raw, split=False))
             if plus and isinstance(old, str):
                 value = old + value
-        if guarded and not plus:
-            if old is not None and old != value:
-                if re.search(r"-z\b|! -n\b", self._test):
-                    return
-                value = UNKNOWN
+        if guarded and not plus and old is not None and old != value:
+            if re.search(r"-z\b|! -n\b", self._test):
+                return
+            value = UNKNOWN
         self.variables[name] = value
         if name in self._marked and isinstance(value, str):
             self.exported[name] = (value, self._marked[name])

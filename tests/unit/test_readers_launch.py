@@ -68,6 +68,14 @@ COMMANDS = [
     ("mpiexec -n 4 python train.py", "mpirun", 4, "train.py"),
     ("mpirun -H a:4,b:4 python train.py", "mpirun", 8, "train.py"),
     ("mpirun --allow-run-as-root -np 2 -genv A 1 bash -c 'cd x; python train.py'", "mpirun", 2, "train.py"),
+    ("deepspeed --num_gpus 2 t.py \n--lr 1 \n --x 2\n", "deepspeed", 2, "t.py"),
+    ("export WORLD_SIZE=$OMPI_COMM_WORLD_SIZE\npython train.py", "python", None, "train.py"),
+    (
+        'A="python3 t.py --x 1 \\\n --local_rank $R\n"\ncase $R in\n[0])\n numactl --membind=0 ${A}\n;;\nesac',
+        "python",
+        None,
+        "t.py",
+    ),
     ("python train.py --batch 4", "python", 1, "train.py"),
     ("python -m pkg.train", "python", 1, "pkg.train"),
     ("nohup deepspeed --num_gpus 2 train.py > log 2>&1 &", "deepspeed", 2, "train.py"),
@@ -112,15 +120,35 @@ COMMANDS = [
     ("$env:N = '2'\ntorchrun --nproc_per_node $env:N t.py", "torchrun", 2, "t.py"),
     ("#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=4\nsrun python t.py", "srun", 8, "t.py"),
     ("#SBATCH -N 2\n#SBATCH -n 16  # all\nsrun python t.py", "srun", 16, "t.py"),
-    ("#SBATCH --nodes=4\n#SBATCH --gres=gpu:a100:8\nsrun torchrun --nnodes $SLURM_NNODES "
-     "--nproc_per_node $SLURM_GPUS_ON_NODE t.py", "torchrun", 32, "t.py"),
-    ("#SBATCH --nodes=2\n#SBATCH --gpus-per-node=8\nsrun accelerate launch "
-     "--num_processes $((SLURM_NNODES * 8)) --num_machines $SLURM_NNODES t.py", "accelerate", 16, "t.py"),
-    ("#SBATCH --nodes=2\n#SBATCH --gpus-per-node=4\nexport GPUS=4\nsrun bash -c \"torchrun --nnodes $SLURM_JOB_NUM_NODES "
-     "--nproc_per_node $GPUS --node_rank \\$SLURM_PROCID t.py\"", "torchrun", 8, "t.py"),
-    ("#SBATCH --nodes=2\nL=\"python -m torch.distributed.run --nproc_per_node 4 --nnodes 2\"\nC=\"p.py --a 1\"\n"
-     "srun --jobid $SLURM_JOBID bash -c \"$L --node_rank \\$SLURM_PROCID $C\"", "torchrun", 8, "p.py"),
-]  # fmt: skip
+    (
+        "#SBATCH --nodes=4\n#SBATCH --gres=gpu:a100:8\nsrun torchrun --nnodes $SLURM_NNODES "
+        "--nproc_per_node $SLURM_GPUS_ON_NODE t.py",
+        "torchrun",
+        32,
+        "t.py",
+    ),
+    (
+        "#SBATCH --nodes=2\n#SBATCH --gpus-per-node=8\nsrun accelerate launch "
+        "--num_processes $((SLURM_NNODES * 8)) --num_machines $SLURM_NNODES t.py",
+        "accelerate",
+        16,
+        "t.py",
+    ),
+    (
+        '#SBATCH --nodes=2\n#SBATCH --gpus-per-node=4\nexport GPUS=4\nsrun bash -c "torchrun '
+        '--nnodes $SLURM_JOB_NUM_NODES --nproc_per_node $GPUS --node_rank \\$SLURM_PROCID t.py"',
+        "torchrun",
+        8,
+        "t.py",
+    ),
+    (
+        '#SBATCH --nodes=2\nL="python -m torch.distributed.run --nproc_per_node 4 --nnodes 2"\nC="p.py --a 1"\n'
+        'srun --jobid $SLURM_JOBID bash -c "$L --node_rank \\$SLURM_PROCID $C"',
+        "torchrun",
+        8,
+        "p.py",
+    ),
+]
 
 
 @pytest.mark.parametrize(("text", "launcher", "processes", "script"), COMMANDS)
@@ -255,9 +283,17 @@ def test_variables() -> None:
     text = """A=1; B=$A$A; C='$A'; D="x${A}y"; E=${Z:-d}; F=$((A + 2*3)); G=(a "b c"); H=${#G[@]}; I=${G[1]}; J=$K"""
     list(shell.commands(text))
     assert shell.variables == {
-        "A": "1", "B": "11", "C": "$A", "D": "x1y", "E": "d", "F": "7", "G": ["a", "b c"], "H": "2", "I": "b c",
+        "A": "1",
+        "B": "11",
+        "C": "$A",
+        "D": "x1y",
+        "E": "d",
+        "F": "7",
+        "G": ["a", "b c"],
+        "H": "2",
+        "I": "b c",
         "J": UNKNOWN,
-    }  # fmt: skip
+    }
 
 
 def test_another_file_sets_a_variable() -> None:
@@ -268,11 +304,70 @@ def test_another_file_sets_a_variable() -> None:
 
 
 PIECES = st.sampled_from(
-    ["deepspeed ", "torchrun ", "--num_gpus ", "$(", ")", "${", "}", "'", '"', "\\", "\n", "`", "((", "))", "<<EOF", "EOF",
-     "bash -c ", "A=", "(", "srun ", "mpirun ", "-np ", "$A", "${A:-", "if ", "fi", "for ", "done", "8", " ", ";", "&&", "|",
-     "t.py", "#SBATCH -N ", "export ", "eval ", "x", "\r\n", "\x00", "@", "*", "/", "%", "**", "-", "é", "1e99", "$((",
-     "accelerate launch ", "python -m ", "--include ", "slots=", "{", "=", "~", "\ue000", "let ", ":", "[", "]"]
-)  # fmt: skip
+    [
+        "deepspeed ",
+        "torchrun ",
+        "--num_gpus ",
+        "$(",
+        ")",
+        "${",
+        "}",
+        "'",
+        '"',
+        "\\",
+        "\n",
+        "`",
+        "((",
+        "))",
+        "<<EOF",
+        "EOF",
+        "bash -c ",
+        "A=",
+        "(",
+        "srun ",
+        "mpirun ",
+        "-np ",
+        "$A",
+        "${A:-",
+        "if ",
+        "fi",
+        "for ",
+        "done",
+        "8",
+        " ",
+        ";",
+        "&&",
+        "|",
+        "t.py",
+        "#SBATCH -N ",
+        "export ",
+        "eval ",
+        "x",
+        "\r\n",
+        "\x00",
+        "@",
+        "*",
+        "/",
+        "%",
+        "**",
+        "-",
+        "é",
+        "1e99",
+        "$((",
+        "accelerate launch ",
+        "python -m ",
+        "--include ",
+        "slots=",
+        "{",
+        "=",
+        "~",
+        "\ue000",
+        "let ",
+        ":",
+        "[",
+        "]",
+    ]
+)
 
 
 @settings(max_examples=400, deadline=None)
