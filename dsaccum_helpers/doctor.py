@@ -9,14 +9,17 @@ from dsaccum_helpers.findings import SEVERITIES, Report
 from dsaccum_helpers.job import Fact, Job, JobError, Source
 from dsaccum_helpers.mismatches import GROUPS, find, load
 
+SIZES = {"processes", "tensor_parallel", "pipeline_parallel", "sequence_parallel"}
+
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Any
 
     from dsaccum_helpers.findings import Finding
+    from dsaccum_helpers.mend.repair import Repair
 
-__all__ = ["check", "diagnose", "read_job"]
+__all__ = ["check", "diagnose", "mend_files", "read_job"]
 
 
 def check(*paths: Any, select: Sequence[str] = (), ignore: Sequence[str] = (), **options: Any) -> Report:
@@ -30,6 +33,25 @@ def check(*paths: Any, select: Sequence[str] = (), ignore: Sequence[str] = (), *
     'ok'
     """
     return diagnose(read_job(*paths, **options), select, ignore)
+
+
+def mend_files(
+    *paths: Any, prefer: Sequence[str] = (), select: Sequence[str] = (), ignore: Sequence[str] = (), **options: Any
+) -> Repair:
+    """The files of a job as ``dsaccum check --fix`` would mend them, and the report of the mended job.
+
+    Nothing is written: ``texts`` of what is returned holds the new texts. Takes what ``check`` takes, and raises what it
+    raises. ``prefer``: descriptions of fixes that are tried before the first one of their finding.
+    """
+    from dsaccum_helpers.mend.repair import repair_files
+
+    def judged(job: Job) -> Report:
+        report = diagnose(job, select, ignore)
+        for finding in report.findings:
+            finding.fixes.sort(key=lambda fix: fix.description not in prefer)
+        return report
+
+    return repair_files(read_job(*paths, **options), paths, lambda again: read_job(*again, **options), judged)
 
 
 def read_job(
@@ -98,7 +120,8 @@ def _codes(job: Job) -> Iterable[str]:
         "script": bool(job.programs),
         "versions": bool(job.versions),
         "processes": bool(job.launches),
-        "facts": bool(job.facts or job.speakers),
+        # How many processes there are is asked of every job: it alone is no reason to load two dozen rules.
+        "facts": bool(job.facts.keys() - SIZES or job.speakers),
     }
     for group in GROUPS.values():
         for code, evidence in group.items():

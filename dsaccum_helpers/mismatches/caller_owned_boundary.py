@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches.entry import Mismatch
-from dsaccum_helpers.mismatches.windows import at, count_divisions, own_count, pairs, sets_boundary, setup
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,8 +26,7 @@ class CallerOwnedBoundary(Mismatch):
     cause = "managed_gradient_accumulation: false takes the counting away from the engine, not the division."
     consequence = (
         "Every update is (micro-batches in the window) / (accumulation steps of the config) of the mean; divided by "
-        "the "
-        "script as well, 1 / accumulation steps."
+        "the script as well, 1 / accumulation steps."
     )
     remedy = (
         "engine.backward(loss / n, scale_wrt_gas=False), or gradient_accumulation_steps 1 with the script's division."
@@ -39,20 +37,23 @@ class CallerOwnedBoundary(Mismatch):
 
     def check(self, job: Job) -> Iterator[Finding]:
         """The value in the config, and what the script does with its windows."""
-        known = setup(job)
-        if job.config is None or not job.config.has(_KEY) or known.managed is None:
+        managed = job.config.get(_KEY) if job.config else None
+        if managed is None:
             return
-        if not isinstance(known.managed, bool):
-            yield self._no_boolean(job, known)
-        elif known.managed is False:
+        if not isinstance(managed, bool):
+            yield self._no_boolean(job, managed)
+        elif managed is False and job.programs:
+            from dsaccum_helpers.mismatches.windows import setup
+
+            known = setup(job)
             for program in job.programs:
                 yield from self._windows(program, known)
 
-    def _no_boolean(self, job: Job, known: Setup) -> Finding:
+    def _no_boolean(self, job: Job, managed: object) -> Finding:
         assert job.config is not None
-        off = str(known.managed).strip().lower() in ("false", "0", "no", "off", "")
-        message = f"{_KEY} is {known.managed!r:.40}, which is not a boolean. "
-        truthy = bool(known.managed)
+        off = str(managed).strip().lower() in ("false", "0", "no", "off", "")
+        message = f"{_KEY} is {managed!r:.40}, which is not a boolean. "
+        truthy = bool(managed)
         message += f"It counts as {'true' if truthy else 'false'}: "
         message += (
             "the engine goes on counting and ignores most step() calls." if truthy else "the script owns the window."
@@ -62,6 +63,8 @@ class CallerOwnedBoundary(Mismatch):
         return self.found(message, [job.config.source(_KEY)], [fix])
 
     def _windows(self, program: Program, known: Setup) -> Iterator[Finding]:
+        from dsaccum_helpers.mismatches.windows import pairs, sets_boundary
+
         for pair in pairs(program):
             if sets_boundary(program, pair.engine):
                 message = f"set_gradient_accumulation_boundary() is called although {_KEY} is false: DeepSpeed raises."
@@ -74,7 +77,7 @@ class CallerOwnedBoundary(Mismatch):
                         f"{pair.engine.name}.backward(loss / n, scale_wrt_gas=False) with n micro-batches in the "
                         "window."
                     ),
-                    Fix("Or gradient_accumulation_steps 1 in the config, with the division by n in the script."),
+                    Fix("gradient_accumulation_steps 1 in the config, with the division by n in the script."),
                 ]
                 yield self.found(message, [pair.backward.source, pair.step.source], fixes)
                 return
@@ -82,6 +85,8 @@ class CallerOwnedBoundary(Mismatch):
 
 def _fault(pair: Pair, known: Setup) -> str:
     """What is wrong with the scale of a window that the script owns; empty where it is right or not known."""
+    from dsaccum_helpers.mismatches.windows import at, count_divisions, own_count
+
     own, gas = own_count(pair, known.gas), known.gas
     scaled = pair.backward.info["scaled"]
     whole = own if isinstance(own, int) else None
