@@ -40,8 +40,8 @@ def mend_files(
 ) -> Repair:
     """The files of a job as ``dsaccum check --fix`` would mend them, and the report of the mended job.
 
-    Nothing is written: ``texts`` of what is returned holds the new texts. Takes what ``check`` takes, and raises what it
-    raises. ``prefer``: descriptions of fixes that are tried before the first one of their finding.
+    Nothing is written; ``texts`` of what is returned holds the new texts. Takes and raises what ``check`` does.
+    ``prefer``: descriptions of fixes that are tried before the first one of their finding.
     """
     from dsaccum_helpers.mend.repair import repair_files
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dsaccum_helpers.commands import complain, say
 from dsaccum_helpers.job import JobError
-from dsaccum_helpers.mend.files import Originals, write
-from dsaccum_helpers.mend.repair import Repair, repair
+from dsaccum_helpers.mend.files import write
+from dsaccum_helpers.mend.repair import Repair, repair_files
 
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from typing import Any
 
     from dsaccum_helpers.commands.options import Options
@@ -33,13 +32,17 @@ def run(options: Options) -> int:
         other = "--for" if options.worlds else f"--format {options.format}"
         raise JobError(f"{other} does not go with --fix or --write. Smallest fix: leave it out.")
     options.paths = [_uploaded(path) for path in options.paths]
-    job, originals = read(options), Originals(options.paths)
-    before = diagnose(job, options.select, options.ignore)
-    result = _tried(job, options, originals)
+
+    def judged(job: Job) -> Report:
+        return diagnose(job, options.select, options.ignore)
+
+    job = read(options)
+    before = judged(job)
+    result = repair_files(job, options.paths, lambda paths: read(options, paths), judged)
     if options.write:
-        mended = [{"file": name, "kept": _written(name, result, originals)} for name in result.texts]
+        mended = [{"file": name, "kept": _written(name, result)} for name in result.texts]
     else:
-        mended = [{"file": name, "diff": "".join(_diff(name, *texts))} for name, texts in result.texts.items()]
+        mended = [{"file": name, "diff": result.diff(name)} for name in result.texts]
     said = result.report if options.write else before
     if options.format == "json":
         fixes = [{"code": code, **fix.to_dict()} for code, fix in result.done]
@@ -55,24 +58,6 @@ def run(options: Options) -> int:
     return finish([said])
 
 
-def _tried(job: Job, options: Options, originals: Originals) -> Repair:
-    """The repair, checked again on the mended texts as they would be read from the disk."""
-    from dsaccum_helpers.commands.check import read
-    from dsaccum_helpers.doctor import diagnose
-
-    def judged(trial: Job) -> Report:
-        return diagnose(trial, options.select, options.ignore)
-
-    result = repair(job, judged, originals)
-    pairs: dict[str, Any] = {name: (name, after) for name, (_, after) in result.texts.items()}
-    names = [path[0] if isinstance(path, tuple) else path for path in options.paths]
-    paths = [*(pairs.get(name, path) for name, path in zip(names, options.paths, strict=True))]
-    result.report = judged(read(options, [*(pairs[name] for name in pairs if name not in names), *paths]))
-    if {code for code, _ in result.done} & {*result.report.codes}:
-        return Repair(result.report)
-    return result
-
-
 def _uploaded(path: Any) -> Any:
     """Standard input can be read once only."""
     import sys
@@ -80,17 +65,8 @@ def _uploaded(path: Any) -> Any:
     return (STANDARD_INPUT, sys.stdin.buffer.read()) if path == "-" else path
 
 
-def _written(name: str, result: Repair, originals: Originals) -> str:
+def _written(name: str, result: Repair) -> str:
     if name == STANDARD_INPUT:
         raise JobError("--write: standard input cannot be written. Smallest fix: give the file's name, or --fix.")
+    originals = result.originals
     return write(name, result.texts[name][1], originals.content[name], originals.encoding[name])
-
-
-def _diff(name: str, before: str, after: str) -> Iterator[str]:
-    """A unified diff that ``patch -p1`` and ``git apply`` take."""
-    from difflib import unified_diff
-
-    shown = name.lstrip("/")
-    old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
-    for line in unified_diff(old, new, f"a/{shown}", f"b/{shown}"):
-        yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"

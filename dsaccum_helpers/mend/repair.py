@@ -12,14 +12,14 @@ from dsaccum_helpers.mend.tree import Unmendable
 
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Any
 
     from dsaccum_helpers.findings import Finding, Fix, Report
 
     Change = tuple[tuple[str, tuple[str, ...]], Any]
 
-__all__ = ["Repair", "repair"]
+__all__ = ["Repair", "repair", "repair_files"]
 
 ROUNDS = 8  # a job with more faults than this is better mended by hand
 
@@ -27,19 +27,47 @@ ROUNDS = 8  # a job with more faults than this is better mended by hand
 class Repair:
     """What was mended.
 
-    ``texts``: file to (text before, text after). ``done``: (code, Fix) in the order applied.
-    ``report``: what is said of the mended job.
+    ``texts``: file to (text before, text after). ``originals``: the files as they are. ``done``: (code, Fix) in the
+    order applied. ``report``: what is said of the mended job.
     """
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: Report, originals: Originals) -> None:
+        self.originals = originals
         self.texts: dict[str, tuple[str, str]] = {}
         self.done: list[tuple[str, Fix]] = []
         self.report = report
 
+    def content(self, name: str) -> bytes:
+        """The mended file as bytes, in the encoding that it has."""
+        return self.texts[name][1].encode(self.originals.encoding[name])
+
+    def diff(self, name: str) -> str:
+        """A unified diff of one file, which ``patch -p1`` and ``git apply`` take."""
+        from difflib import unified_diff
+
+        shown = name.lstrip("/")
+        old, new = (text.splitlines(keepends=True) for text in self.texts[name])
+        lines = unified_diff(old, new, f"a/{shown}", f"b/{shown}")
+        return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+def repair_files(
+    job: Job, paths: Sequence[Any], read: Callable[[Sequence[Any]], Job], diagnose: Callable[[Job], Report]
+) -> Repair:
+    """The repair of what ``paths`` hold, checked again on the mended texts as they would be read from the disk."""
+    result = repair(job, diagnose, Originals(paths))
+    pairs: dict[str, Any] = {name: (name, after) for name, (_, after) in result.texts.items()}
+    names = [path[0] if isinstance(path, tuple) else "" if isinstance(path, dict) else str(path) for path in paths]
+    again = [pairs.get(name, path) for name, path in zip(names, paths, strict=True)]
+    result.report = diagnose(read([*(pairs[name] for name in pairs if name not in names), *again]))
+    if {code for code, _ in result.done} & {*result.report.codes}:
+        return Repair(result.report, result.originals)
+    return result
+
 
 def repair(job: Job, diagnose: Callable[[Job], Report], originals: Originals) -> Repair:
     """Mend what can be mended by changing files; nothing is written. ``diagnose`` judges every step."""
-    result = Repair(diagnose(job))
+    result = Repair(diagnose(job), originals)
     changes: list[Change] = []
     for _ in range(ROUNDS):
         step = next(_steps(job, result.report, diagnose, originals), None)
