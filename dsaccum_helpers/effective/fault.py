@@ -172,7 +172,8 @@ def _by_numbers(numbers: Effective) -> Fault | None:
         return None
     train, micro, steps = (fact.value if fact else None for fact in numbers.given)
     fits = None
-    if train and micro and steps and train % (micro * steps) == 0:
+    whole = all(isinstance(value, int) and value > 0 for value in (train, micro, steps))  # no text, no "auto"
+    if whole and train % (micro * steps) == 0:
         fits = train // (micro * steps)
     return Fault(error.code, numbers, (train, micro, steps), numbers.replicas, fits=fits, error=error)
 

@@ -150,8 +150,8 @@ def _accelerate(job: Job, replicas: int | None) -> Given:
     if micro is not None and micro.value == "auto":
         micro = loader
     if train is not None and train.value == "auto":
-        known = replicas and micro and count(micro.value) and steps and count(steps.value)
-        train = Fact(micro.value * steps.value * replicas, train.source) if known and micro and steps else None
+        size, number = count(micro.value) if micro else None, count(steps.value) if steps else None
+        train = Fact(size * number * replicas, train.source) if replicas and size and number else None
     return _plain(train), _plain(micro) if micro and micro.value is not None else micro, steps
 
 
