@@ -91,10 +91,10 @@ def kind_of(document: Document, parsed: Parsed | None = None) -> str:
     settings = document.ending in (".yaml", ".yml") or frameworks.looks_like_settings(start)
     if settings or arguments.is_list(start) or environment.is_list(start) or installed.is_list(document):
         return "settings"
+    if _PYTHON.search(start) and _parses(document.text):  # a log with Python in it is no program
+        return "script"
     if _LOG.search(start):
         return "log"
-    if _PYTHON.search(start) and _parses(document.text):
-        return "script"
     return "launch" if is_command(start) else "log"
 
 

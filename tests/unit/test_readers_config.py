@@ -264,6 +264,7 @@ def test_cells_of_a_notebook() -> None:
         ("worker-1 slots=4\nworker-2 slots=4", "launch"),
         ("#SBATCH --nodes=2\nsrun python train.py", "launch"),
         ("import deepspeed\nengine = deepspeed.initialize()[0]\n", "script"),
+        ("import x\n# ValueError: none\nx.go()\n", "script"),
         ("ds_config = {'train_batch_size': 8}\n", "script"),
         ("Traceback (most recent call last):\n  File 'a.py'\nValueError: no", "log"),
         ("[2024-01-01 10:00:00,000] [INFO] [launch.py:1] deepspeed --num_gpus 2 train.py", "log"),
