@@ -115,7 +115,7 @@ def _joined(text: str) -> str:
     lines = text.split("\n")
     for number, following in enumerate(lines[1:]):
         line = lines[number].rstrip()
-        if re.match(r"[ \t]*--[A-Za-z]", following) and line and "#" not in line and line[-1] not in "\\^`":
+        if re.match(r"[ \t]*--[A-Za-z]", following) and line and not re.search("#|<<", line) and line[-1] not in "\\^`":
             lines[number] = f"{line} \\"
     return "\n".join(lines)
 

@@ -27,6 +27,7 @@ _CLOSE = {"fi", "done", "esac"}
 _KEYWORDS = _OPEN | _CLOSE | {"then", "do", "else", "elif", "{", "}", "!", "time", "function", "in"}
 _EXPORTING = {"export", "declare", "typeset", "local", "readonly", "set", "setenv"}
 _POWERSHELL = re.compile(r"^\$env:(\w+)$", re.IGNORECASE)
+_EMPTY = re.compile(r"-z\b|! -n\b|==? ?(?:\"\"|'')(?:\s|$)")
 _DEEPEST = 6
 
 
@@ -138,6 +139,9 @@ class Shell:
         if raw[0] == "let" and len(raw) > 1 and (parts := assignment(raw[1].strip("'\""))):
             self._assign(parts[0], "", f"$(({parts[2]}))", guarded)
             return True
+        if raw[0] == "read" and simple.heredoc is not None:
+            self.variables[raw[-1]] = " ".join(self.words.expand(f'"{simple.heredoc}"', split=False))
+            return True
         if raw[0] == "unset":
             for name in raw[1:]:
                 self.variables.pop(name, None)
@@ -170,9 +174,10 @@ class Shell:
             if plus and isinstance(old, str):
                 value = old + value
         if guarded and not plus and old is not None and old != value:
-            if re.search(r"-z\b|! -n\b", self._test):
+            if not _EMPTY.search(self._test):
+                value = UNKNOWN
+            elif UNKNOWN not in old:
                 return
-            value = UNKNOWN
         self.variables[name] = value
         if name in self._marked and isinstance(value, str):
             self.exported[name] = (value, self._marked[name])

@@ -216,6 +216,9 @@ def _substitution(command: str, words: Words, deep: int) -> str:
             only_commas = re.search(r"grep -o|tr -[cd]", counted[2])
             return str(lines - 1 if only_commas else lines) if listed else "0"
         return UNKNOWN
+    document = re.fullmatch(r"\s*cat\s*<<-?\s*['\"]?(\w+)['\"]?\n(.*)\n\s*\1\s*", command, re.DOTALL)
+    if document:
+        return " ".join(expand(f'"{document[2]}"', words, False, deep + 1))
     said = re.fullmatch(r"\s*echo\s+([^|;&<>]*)", command)
     if said:
         return " ".join(field for word in said[1].split() for field in expand(word, words, True, deep + 1))

@@ -76,6 +76,16 @@ COMMANDS = [
         None,
         "t.py",
     ),
+    (
+        "set -x\nread -r -d '' cmds <<EOF\nopenrlhf.cli.train_sft \\\n   --max_len 2048 \\\n"
+        "   --input 'a' \\\n   --zero 2\nEOF\n"
+        'if [[ ${1} != "slurm" ]]; then\n  deepspeed --num_gpus 2 --module $cmds\nfi',
+        "deepspeed",
+        2,
+        "openrlhf.cli.train_sft",
+    ),
+    ("A=$(cat <<EOF\n--nproc_per_node 4\nEOF\n)\ntorchrun $A t.py", "torchrun", 4, "t.py"),
+    ('N=$1\nif [ "$N" == "" ]; then\n  N=2\nfi\ndeepspeed --num_gpus $N t.py &> log', "deepspeed", 2, "t.py"),
     ("python train.py --batch 4", "python", 1, "train.py"),
     ("python -m pkg.train", "python", 1, "pkg.train"),
     ("nohup deepspeed --num_gpus 2 train.py > log 2>&1 &", "deepspeed", 2, "train.py"),
