@@ -2,5 +2,6 @@
 
 from dsaccum_helpers.panels.batch_explorer import BatchExplorer
 from dsaccum_helpers.panels.compare import ComparePanel
+from dsaccum_helpers.panels.doctor import DoctorPanel
 
-__all__ = ["BatchExplorer", "ComparePanel"]
+__all__ = ["BatchExplorer", "ComparePanel", "DoctorPanel"]
