@@ -41,12 +41,12 @@ Owner.__doc__ = "One accumulation count, what says it in words, and where."
 
 
 class AccumulationOwnerConflict(Mismatch):
-    """JSON, YAML, environment, launch flag, plugin and argument can all say the count; only one is used."""
+    """JSON, plugin, launch flag, YAML, environment and argument can all say the count; only one is used."""
 
     code = "accumulation-owner-conflict"
     title = "Several places say the accumulation steps, and only one of them counts"
     symptom = 'At most "Gradient accumulation steps mismatch" or "Updating DeepSpeed\'s gradient accumulation steps".'
-    cause = "Accelerate reads the count from JSON, YAML, environment, launch flag, plugin and argument, in that order."
+    cause = "Accelerate takes the first of JSON, plugin, launch flag, YAML, environment and argument that says a count."
     consequence = "Training runs with another effective batch than the one written in the place that was edited."
     remedy = "Write the count in one place, or the same count in all of them."
     explains = ("step-unit-confusion",)
