@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from dsaccum_helpers.job import Source
+from dsaccum_helpers.job import Config, Source
 from dsaccum_helpers.readers import hostfile
 from dsaccum_helpers.readers.launcher_options import program_of, unwrapped
 from dsaccum_helpers.readers.launchers import Around, launch_of, mpirun, srun
@@ -50,7 +50,10 @@ def read(text: str, file: str, job: Job, line: int = 1) -> None:
         _count_hosts(job)
         return
     shell = Shell(lambda name: _known(job, name))
-    found = sorted(_launches(text, file, shell, line), key=_importance)
+    documents: list[Command] = []
+    found = sorted(_launches(text, file, shell, line, documents), key=_importance)
+    for command in documents:
+        _written(command, shell, file, job)
     if found:
         for name, value in found[0][1].items():
             _environment(name, value, found[0][0].source, job)
@@ -77,6 +80,18 @@ def settle(job: Job) -> None:
         job.add("processes", launch.processes, launch.source)
 
 
+def _written(command: Command, shell: Shell, file: str, job: Job) -> None:
+    """A DeepSpeed config that the script writes itself, where all its variables are known."""
+    from dsaccum_helpers.readers.config import parse
+    from dsaccum_helpers.readers.log_config import is_config
+
+    text = "".join(shell.words.expand('"' + command.heredoc.replace('"', '\\"') + '"', split=False))
+    parsed = parse(text) if UNKNOWN not in text and text.lstrip().startswith("{") else None
+    if parsed and is_config(parsed.values):
+        places = {path: (line + command.line, column) for path, (line, column) in parsed.places.items()}
+        job.configs.append(Config(parsed.values, file, places, "embedded"))
+
+
 def _known(job: Job, name: str) -> str | None:
     """A variable that another file of the job has set."""
     value = job.value(f"environment.{name}")
@@ -98,11 +113,18 @@ def _importance(found: tuple[Launch, dict[str, str]]) -> tuple[bool, bool]:
     return bool(_HELPER.search((launch.script or "").lower())), launch.launcher == "python"
 
 
-def _launches(text: str, file: str, shell: Shell, line: int = 1) -> Iterator[tuple[Launch, dict[str, str]]]:
-    """Every launch of a text in the order written, with the variables that were set for it alone."""
+def _launches(
+    text: str, file: str, shell: Shell, line: int = 1, documents: list[Command] | None = None
+) -> Iterator[tuple[Launch, dict[str, str]]]:
+    """Every launch of a text in the order written, with the variables that were set for it alone.
+
+    ``documents`` takes in the commands that write a here-document to a file.
+    """
     text = _joined(_FENCE.sub("", _PROMPT.sub("", text[:_LONGEST].replace("\r\n", "\n"))))
     batch = _batch_options(text, shell)
     for command in shell.commands(text, line):
+        if documents is not None and command.heredoc and command.words[0] in ("cat", "tee"):
+            documents.append(command)
         for inner, around in _inside(command, shell, batch, 0):
             environment = {name: value for name, (value, _) in shell.exported.items()} | inner.environment
             launch = launch_of(inner.words, environment, Source(file, inner.line), inner.text, around)

@@ -288,6 +288,15 @@ def test_a_here_document_is_no_command() -> None:
     assert job_of("bash <<'EOF'\ndeepspeed --num_gpus 8 a.py\nEOF\n").value("processes") == 8
 
 
+def test_a_config_that_the_script_writes() -> None:
+    text = 'M=4\ncat <<EOT > ds.json\n{\n "train_micro_batch_size_per_gpu": $M,\n'
+    text += ' "zero_optimization": {"stage": %s}\n}\nEOT\n'
+    config = job_of(text % 1).configs[0]
+    assert config.values == {"train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 1}}
+    assert config.places[("train_micro_batch_size_per_gpu",)][0] == 4
+    assert job_of(text % "$STAGE").configs == []
+
+
 def test_variables() -> None:
     shell = Shell()
     text = """A=1; B=$A$A; C='$A'; D="x${A}y"; E=${Z:-d}; F=$((A + 2*3)); G=(a "b c"); H=${#G[@]}; I=${G[1]}; J=$K"""
