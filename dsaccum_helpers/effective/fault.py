@@ -172,9 +172,9 @@ def _by_numbers(numbers: Effective) -> Fault | None:
         return None
     train, micro, steps = (fact.value if fact else None for fact in numbers.given)
     fits = None
-    whole = all(isinstance(value, int) and value > 0 for value in (train, micro, steps))  # no text, no "auto"
-    if whole and train % (micro * steps) == 0:
-        fits = train // (micro * steps)
+    # Numbers only: a text or "auto" takes no part.
+    if isinstance(train, int) and isinstance(micro, int) and isinstance(steps, int) and min(train, micro, steps) > 0:
+        fits = None if train % (micro * steps) else train // (micro * steps)
     return Fault(error.code, numbers, (train, micro, steps), numbers.replicas, fits=fits, error=error)
 
 
