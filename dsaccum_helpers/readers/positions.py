@@ -34,9 +34,9 @@ def scan(text: str) -> tuple[list[Key], int | None]:
 
     A key that stands twice comes twice; keys in lists have the index in their path.
     """
-    keys: list[Key] = []
+    found: list[tuple[tuple[str, ...], int]] = []  # path and offset of each key
     blocks: list[_Block] = []
-    line, line_start, counted, at, end = 1, 0, 0, 0, len(text)
+    at, end = 0, len(text)
     while at < end:
         gap = _GAP.match(text, at)
         at = gap.end() if gap else at
@@ -57,23 +57,30 @@ def scan(text: str) -> tuple[list[Key], int | None]:
             blocks.pop()
             at += 1
             if not blocks:
-                return keys, at
+                return _placed(text, found), at
         elif letter in ",:":
             _separate(block, letter)
             at += 1
         else:
-            if block.in_key:
-                breaks = text.count("\n", counted, at)
-                if breaks:
-                    line, line_start = line + breaks, text.rindex("\n", counted, at) + 1
-                counted = at
             start, (name, at) = at, _token(text, at, block.in_key)
             if block.in_key:
                 block.name, block.in_key = name, False
-                keys.append(Key(block.inner(), line, start - line_start + 1))
+                found.append((block.inner(), start))
             else:
                 block.in_key = not block.is_list  # HJSON needs no comma at a line's end
-    return keys, None
+    return _placed(text, found), None
+
+
+def _placed(text: str, found: list[tuple[tuple[str, ...], int]]) -> list[Key]:
+    """Offsets, in the order of the text, as lines and columns."""
+    keys, line, line_start, counted = [], 1, 0, 0
+    for path, offset in found:
+        breaks = text.count("\n", counted, offset)
+        if breaks:
+            line, line_start = line + breaks, text.rindex("\n", counted, offset) + 1
+        counted = offset
+        keys.append(Key(path, line, offset - line_start + 1))
+    return keys
 
 
 def _separate(block: _Block, letter: str) -> None:
