@@ -49,6 +49,7 @@ CELLS = {
         "from dsaccum_helpers.panels import ComparePanel\n\npanel = ComparePanel()\npanel",
         "1 + 1",
     ],
+    "doctor.ipynb": ["from dsaccum_helpers.panels import DoctorPanel\n\npanel = DoctorPanel()\npanel"],
     "explorer.ipynb": ["from dsaccum_helpers.panels import BatchExplorer\n\nBatchExplorer()"],
 }
 
@@ -387,6 +388,18 @@ def open_notebook(desk: Desk, request: pytest.FixtureRequest) -> Iterator[OpenNo
     if FAILED in request.node.stash:
         desk.renew()
     assert seen == []
+
+
+@pytest.fixture
+def notebook(open_notebook: OpenNotebook, request: pytest.FixtureRequest) -> Notebook:
+    """The notebook that the test's file names in ``NOTEBOOK``."""
+    return open_notebook(request.module.NOTEBOOK)
+
+
+@pytest.fixture
+def panel(notebook: Notebook) -> Panel:
+    """A new panel in it."""
+    return notebook.panel()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -38,7 +38,7 @@ def test_batch_explorer(open_notebook: OpenNotebook) -> None:
 
 
 def test_no_words_are_cut_off(open_notebook: OpenNotebook) -> None:
-    for name in ("compare.ipynb", "explorer.ipynb"):
+    for name in ("compare.ipynb", "doctor.ipynb", "explorer.ipynb"):
         notebook = open_notebook(name)
         panel = notebook.panel()
         for width in (1280, 900):

@@ -5,26 +5,16 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-import pytest
 from playwright.sync_api import expect
 
 if TYPE_CHECKING:
-    from tests.browser.conftest import Notebook, OpenNotebook, Panel
+    from tests.browser.conftest import Notebook, Panel
 
+NOTEBOOK = "explorer.ipynb"
 TRAIN = "Train batch (samples per optimizer step)"
 MICRO = "Micro-batch (samples per process)"
 STEPS = "Accumulation steps"
 WORLD = "World size (processes)"
-
-
-@pytest.fixture
-def notebook(open_notebook: OpenNotebook) -> Notebook:
-    return open_notebook("explorer.ipynb")
-
-
-@pytest.fixture
-def panel(notebook: Notebook) -> Panel:
-    return notebook.panel()
 
 
 def test_the_third_number_follows_and_the_picture_says_it(notebook: Notebook, panel: Panel) -> None:

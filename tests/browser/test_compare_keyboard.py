@@ -8,20 +8,11 @@ import pytest
 from playwright.sync_api import expect
 
 if TYPE_CHECKING:
-    from tests.browser.conftest import Notebook, OpenNotebook, Panel
+    from tests.browser.conftest import Notebook, Panel
 
+NOTEBOOK = "compare.ipynb"
 LONG = "9000"  # optimizer steps: goes on until it is stopped
 CELL_COMMANDS = ("a", "b", "m", "r", "y", "x", "d", "d", "Enter")  # what JupyterLab does to a cell in command mode
-
-
-@pytest.fixture
-def notebook(open_notebook: OpenNotebook) -> Notebook:
-    return open_notebook("compare.ipynb")
-
-
-@pytest.fixture
-def panel(notebook: Notebook) -> Panel:
-    return notebook.panel()
 
 
 def test_sliders_and_fields(panel: Panel) -> None:

@@ -13,8 +13,9 @@ import pytest
 from playwright.sync_api import expect
 
 if TYPE_CHECKING:
-    from tests.browser.conftest import Notebook, OpenNotebook, Panel
+    from tests.browser.conftest import Notebook, Panel
 
+NOTEBOOK = "compare.ipynb"
 FIRST_RUN = 60.0  # seconds; the kernel's first run imports torch and DeepSpeed
 LONG = "9000"  # optimizer steps: goes on until it is stopped
 TICKED = ("loss-divided-twice", "scheduler-unit")
@@ -35,16 +36,6 @@ SAMPLER = """box => {
     };
     requestAnimationFrame(look);
 }"""
-
-
-@pytest.fixture
-def notebook(open_notebook: OpenNotebook) -> Notebook:
-    return open_notebook("compare.ipynb")
-
-
-@pytest.fixture
-def panel(notebook: Notebook) -> Panel:
-    return notebook.panel()
 
 
 def wait_for_picture(panel: Panel, seen: set[str], seconds: float = FIRST_RUN) -> dict[str, Any]:
