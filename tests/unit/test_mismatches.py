@@ -9,7 +9,7 @@ import pytest
 
 import dsaccum_helpers.mismatches
 from dsaccum_helpers.batch import KEYS, BatchError, resolve_batch
-from dsaccum_helpers.mismatches import MATCHED, RUNNABLE, Mismatch, UnknownMismatchError, find
+from dsaccum_helpers.mismatches import CATALOGUE, GROUPS, MATCHED, RUNNABLE, Mismatch, UnknownMismatchError, find
 from dsaccum_helpers.setting import Setting
 
 FOLDER = Path(dsaccum_helpers.mismatches.__file__).parent
@@ -28,10 +28,16 @@ named = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.code)
 
 
 def test_the_catalogue_lists_every_file_once_under_its_own_name() -> None:
-    files = {path.stem.replace("_", "-") for path in FOLDER.glob("*.py")} - {"--init--", "entry"}
-    assert set(RUNNABLE) == files
-    assert all(RUNNABLE[code].code == code for code in RUNNABLE)
+    codes = [code for group in GROUPS.values() for code in group]
+    assert len(codes) == len(set(codes)) == len(CATALOGUE) == 44
+    assert all(CATALOGUE[code].code == code for code in codes)
+    texts = {path.stem.replace("_", "-"): path.read_text() for path in FOLDER.glob("*.py")}
+    assert {name for name, text in texts.items() if "(Mismatch):" in text} == set(codes)
+
+
+def test_nine_entries_have_a_run() -> None:
     assert len(RUNNABLE) == 9
+    assert all(CATALOGUE[code] is entry for code, entry in RUNNABLE.items())
 
 
 @named

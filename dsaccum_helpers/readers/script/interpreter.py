@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from dsaccum_helpers.readers.script.calls import Frame
 from dsaccum_helpers.readers.script.options import Options
 from dsaccum_helpers.readers.script.state import Exhausted
 from dsaccum_helpers.readers.script.statements import Statements
@@ -21,6 +22,7 @@ class Interpreter(Statements):
 
     def __init__(self, words: dict[str, Any]) -> None:
         super().__init__(words)
+        self.frames.append(Frame(0))  # the module itself: a misplaced return or yield finds something there
         self.trees: dict[str, tuple[str, ast.Module]] = {}
         self.instances: dict[int, Instance] = {}
 
