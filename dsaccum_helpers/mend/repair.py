@@ -56,6 +56,8 @@ def repair_files(
 ) -> Repair:
     """The repair of what ``paths`` hold, checked again on the mended texts as they would be read from the disk."""
     result = repair(job, diagnose, Originals(paths))
+    if not result.texts:
+        return result
     pairs: dict[str, Any] = {name: (name, after) for name, (_, after) in result.texts.items()}
     names = [path[0] if isinstance(path, tuple) else "" if isinstance(path, dict) else str(path) for path in paths]
     again = [pairs.get(name, path) for name, path in zip(names, paths, strict=True)]

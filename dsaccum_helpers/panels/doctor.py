@@ -92,6 +92,7 @@ class DoctorPanel:
         """Read and judge what is given, and show it; what went wrong, as one sentence."""
         self._forget()
         self._files, self._options = self.evidence.files, self.evidence.options
+        self._say("Checking.")
         try:
             if not self._files:
                 raise DsaccumError(NOTHING_GIVEN)
@@ -142,8 +143,8 @@ class DoctorPanel:
             self.mended.value = mended(self.repair)
             self._say(f"Written: {name}")
         else:
-            self.mended.value = f"<p>{BY_HAND}</p>"
-            self._say(f"To be done by hand: {name}")
+            self.mended.value = message(f"To be done by hand: {name} {BY_HAND}")
+            self._say("")
 
     def _changed(self, _: Any) -> None:
         """Something was typed or chosen; the report speaks of what was there before."""

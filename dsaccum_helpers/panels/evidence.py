@@ -14,9 +14,9 @@ from dsaccum_helpers.panels.evidence_field import EvidenceField
 from dsaccum_helpers.panels.fields import choice_field, message, number_field, read, typed
 
 _TEXTS: dict[str, tuple[str, str]] = {
-    "config": ("Configuration", "DeepSpeed JSON, Accelerate or trainer YAML; comments may stay."),
+    "config": ("Configuration", "DeepSpeed JSON, Accelerate or trainer YAML."),
     "launch": ("Launch command", "The line that starts the training, or the whole job script."),
-    "log": ("Log or error message", "From the first line to the error, or a question as you would post it."),
+    "log": ("Log or error message", "The whole of it, or the question you would post."),
     "script": ("Training script", "The file with the training loop. It is read, never run."),
     "versions": ("Installed versions", "What pip freeze prints."),
 }

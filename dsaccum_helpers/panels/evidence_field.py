@@ -35,7 +35,7 @@ _STYLE = """
 .dsaccum-evidence { display: flex; flex-direction: column; margin: 4px 2px; }
 .dsaccum-evidence label { font-weight: bold; }
 .dsaccum-evidence textarea { box-sizing: border-box; width: 100%; min-height: 2.5em; resize: vertical; padding: 4px 6px;
-  white-space: pre; overflow: auto; font-family: var(--jp-code-font-family, monospace); font-size: inherit;
+  white-space: pre-wrap; overflow: auto; font-family: var(--jp-code-font-family, monospace); font-size: inherit;
   line-height: 1.3; color: var(--jp-ui-font-color1, inherit); background: var(--jp-layout-color0, white);
   border: 1px solid var(--jp-border-color0, #767676); }
 .dsaccum-evidence textarea:focus-visible { outline: 2px solid var(--jp-brand-color1, #0072B2); outline-offset: 1px; }

@@ -8,7 +8,7 @@ from html import escape
 from dsaccum_helpers.findings.text import headline, plain
 from dsaccum_helpers.mend.repair import Repair
 
-BY_HAND = "No configuration given here can be changed for that; what to do stands in the report above."
+BY_HAND = "No configuration given here can be changed for that; what to do stands in the report."
 
 
 def mended(repair: Repair) -> str:
@@ -27,7 +27,8 @@ def mended(repair: Repair) -> str:
 def _link(name: str, content: bytes) -> str:
     kept = name.replace("\\", "/").rsplit("/", 1)[-1]
     address = f"data:application/octet-stream;base64,{b64encode(content).decode()}"
-    return f'<p><a download="{_text(kept)}" href="{address}">Download the mended {_text(kept)}</a></p>'
+    look = "text-decoration: underline; font-weight: bold"
+    return f'<p><a style="{look}" download="{_text(kept)}" href="{address}">Download the mended {_text(kept)}</a></p>'
 
 
 def _text(words: str) -> str:
