@@ -60,13 +60,16 @@ class Number:
 
     Symbols: ``gas`` (the engine's own accumulation steps), ``micro``, ``train`` (its batches), ``world``, ``len:NAME``
     (the length of a loader or list), ``?NAME`` (something unknown), ``=NAME=4`` (an accumulation count that the script
-    calls NAME and that is 4). ``over``: ids of the collections it was counted over.
+    calls NAME and that is 4). ``over``: ids of the collections it was counted over. ``alias``: what the script calls a
+    count that it works out.
     """
 
-    __slots__ = ("factor", "over", "symbols")
+    __slots__ = ("alias", "factor", "over", "symbols")
 
-    def __init__(self, factor: float = 1, symbols: dict[str, int] | None = None, over: Iterable[int] = ()) -> None:
-        self.factor, self.symbols, self.over = factor, symbols or {}, frozenset(over)
+    def __init__(
+        self, factor: float = 1, symbols: dict[str, int] | None = None, over: Iterable[int] = (), alias: str = ""
+    ) -> None:
+        self.factor, self.symbols, self.over, self.alias = factor, symbols or {}, frozenset(over), alias
 
     def known(self, **given: Any) -> float | None:
         """The number once the engine's own are put in; None where something is still unknown."""
@@ -86,11 +89,15 @@ class Number:
     @property
     def counts(self) -> bool:
         """Is it the accumulation count, by what it is or by what it is called?"""
+        if self.alias and is_count_name(self.alias):
+            return True
         return self.factor == 1 and self.count_power == 1 and len(self.symbols) == 1
 
     @property
     def count_power(self) -> int:
         """With which power accumulation counts enter: 1 where it was multiplied by one, -1 where divided."""
+        if self.alias and is_count_name(self.alias):
+            return 1
         return sum(power for symbol, power in self.symbols.items() if symbol == "gas" or is_count_name(symbol))
 
     def __repr__(self) -> str:

@@ -87,7 +87,7 @@ def _fault(pair: Pair, known: Setup) -> str:
     """What is wrong with the scale of a window that the script owns; empty where it is right or not known."""
     from dsaccum_helpers.mismatches.windows import at, count_divisions, own_count
 
-    own, gas = own_count(pair, known.gas), known.gas
+    own, gas = own_count(pair, known), known.gas
     scaled = pair.backward.info["scaled"]
     whole = own if isinstance(own, int) else None
     kinds = {kind for kind, _ in count_divisions(pair.backward, whole or gas)}

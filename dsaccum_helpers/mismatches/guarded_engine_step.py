@@ -43,13 +43,13 @@ class GuardedEngineStep(Mismatch):
             for pair in pairs(program):
                 if pair.step is None or pair.step.source in seen or sets_boundary(program, pair.engine):
                     continue
-                guarded = once(pair.guards) is not None
+                guarded = once(pair.guards) is not None and own_count(pair, known) != 1
                 if guarded or (pair.inner and holds_forward(program, pair)):
                     seen.add(pair.step.source)
                     yield self._said(pair, known)
 
     def _said(self, pair: Pair, known: Setup) -> Finding:
-        guard, count, own = once(pair.guards), known.gas, own_count(pair, known.gas)
+        guard, count, own = once(pair.guards), known.gas, own_count(pair, known)
         name = pair.engine.name
         if guard is not None and guard.kind == "boundary":
             message = (
@@ -64,7 +64,7 @@ class GuardedEngineStep(Mismatch):
             message += f"{count or 'its accumulation steps in'} calls: "
             total = f"{own} x {count} = {own * count}" if own and count else "accumulation steps times as many"
             message += f"an update only every {total} micro-batches."
-        if known.stage in (1, 2):
+        if known.stage in (1, 2) and not (guard is not None and guard.kind == "boundary"):
             message += f" At ZeRO-{known.stage} only the last micro-batch of them survives."
         fix = Fix(f"Call {name}.step() after every {name}.backward(loss), without the condition.")
         where = [pair.step.source, pair.backward.source, *([guard.source] if guard and guard.source else [])]

@@ -56,13 +56,13 @@ class ManualAccumulation(Mismatch):
             if pair.step is None or pair.step.source in seen or sets_boundary(program, pair.engine):
                 continue
             guard = once(pair.guards)
-            if (guard is None and not (pair.inner and holds_forward(program, pair))) or own_count(pair, known.gas) == 1:
+            if (guard is None and not (pair.inner and holds_forward(program, pair))) or own_count(pair, known) == 1:
                 continue
             seen.add(pair.step.source)
             yield self._accelerate(pair, known) if kind == "accelerate" else self._said(pair, known)
 
     def _said(self, pair: Pair, known: Setup) -> Finding:
-        own, name = own_count(pair, known.gas), pair.engine.name
+        own, name = own_count(pair, known), pair.engine.name
         message = f"The config accumulates 1 micro-batch, and the script gathers {own or 'several'} by itself: "
         message += f"{name}.backward ({at(pair.backward)}) is called {f'{own} times' if own else 'several times'} for "
         message += f"one {name}.step() ({at(pair.step)}). "
@@ -86,7 +86,7 @@ class ManualAccumulation(Mismatch):
         return self.found(message, [pair.step.source, pair.backward.source], [fix], severity=severity)
 
     def _accelerate(self, pair: Pair, known: Setup) -> Finding:
-        own = own_count(pair, known.gas)
+        own = own_count(pair, known)
         message = (
             f"Without accelerator.accumulate() every accelerator.backward ({at(pair.backward)}) is an update of its "
         )

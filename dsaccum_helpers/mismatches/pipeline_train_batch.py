@@ -83,7 +83,8 @@ def _micro_batch_loop(loops: tuple[Loop, ...], known: Setup) -> Loop | None:
     for loop in loops[1:] or loops:
         if loop.count is not None and loop.over == "range":
             value = loop.count.known(gas=known.gas)
-            if loop.count.is_gas or loop.count.counts or (value is not None and value == known.gas and len(loops) > 1):
+            multiple = loop.count.count_power == 1
+            if multiple or (value is not None and value == known.gas and len(loops) > 1):
                 return loop if known.gas != 1 else None
     return None
 

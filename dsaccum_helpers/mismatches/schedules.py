@@ -58,7 +58,7 @@ def _moves(program: Program, event: Event, known: Setup) -> str:
         )
     if not facts or guarded or count == 1 or owner == "prepared" or not (raw or (wrapped and event.loops)):
         return ""
-    if _in_micro_batches(facts, count):
+    if _in_micro_batches(facts):
         return ""  # planned in micro-batches and stepped with them: right
     return (
         f"scheduler.step() is called in every micro-batch ({at(event)}), {count or 'accumulation-steps'} times in each "
@@ -67,13 +67,23 @@ def _moves(program: Program, event: Event, known: Setup) -> str:
     )
 
 
-def _in_micro_batches(facts: dict[str, object], gas: int | None) -> bool:
+def _in_micro_batches(facts: dict[str, object]) -> bool:
     """Is the length of the schedule that of the loader, not divided by the accumulation steps?"""
     total = facts.get("total")
     symbols = getattr(total, "symbols", {})
-    if gas is not None and f"=divisor={gas}" in symbols:
+    if any(power < 0 for symbol, power in symbols.items() if symbol != "world"):
+        # Divided by something: by the accumulation steps under another name, more likely than not.
         return False
-    return any(symbol.startswith("len:") for symbol in symbols) and getattr(total, "count_power", 0) == 0
+    return any(_is_loader(symbol) for symbol in symbols) and getattr(total, "count_power", 0) == 0
+
+
+def _is_loader(symbol: str) -> bool:
+    name = symbol.removeprefix("len:").lower()
+    return (
+        symbol.startswith("len:")
+        and "dataset" not in name
+        and any(part in name for part in ("loader", "_dl", "batches", "iter"))
+    )
 
 
 def _length(program: Program, facts: dict[str, object], known: Setup) -> str:
@@ -86,7 +96,7 @@ def _length(program: Program, facts: dict[str, object], known: Setup) -> str:
             f"The scheduler moves once in each optimizer step, and its length is multiplied by the accumulation steps "
             f"({count or 'not known'}): the run ends after 1/{count or 'accumulation steps'} of the schedule."
         )
-    if _in_micro_batches(facts, count) and count is not None:
+    if _in_micro_batches(facts) and count is not None:
         mover = "engine" if owner == "engine" else "prepared scheduler" if owner == "prepared" else "script"
         return (
             f"The length of the schedule counts micro-batches (len of the loader), but the {mover} moves it once in "

@@ -72,17 +72,21 @@ def _used(guards: Iterable[Guard], arms: dict[str, set[bool]]) -> bool:
         taken = arms.get(guard.text)
         if taken and guard.kind.startswith("not-") not in taken:
             return False
+        if guard.kind == "static" and " == " in guard.text and not taken and _other_choice(guard.text, arms):
+            return False
     return True
+
+
+def _other_choice(text: str, arms: dict[str, set[bool]]) -> bool:
+    """Has the same setting another value where an engine is used?"""
+    name = text.split(" == ", 1)[0]
+    return any(other.startswith(f"{name} == ") and taken == {False} for other, taken in arms.items())
 
 
 def compatible(one: Iterable[Guard], other: Iterable[Guard]) -> bool:
     """Can both happen in one pass, or do they stand in opposite branches?"""
     kinds = {(guard.text, guard.kind) for guard in one if guard.text}
-    for guard in other:
-        opposite = guard.kind.removeprefix("not-") if guard.kind.startswith("not-") else f"not-{guard.kind}"
-        if (guard.text, opposite) in kinds:
-            return False
-    return True
+    return all((guard.text, _opposite(guard.kind)) not in kinds for guard in other)
 
 
 def pairs(program: Program, kind: str = "deepspeed", steps: str = "step") -> Iterator[Pair]:
@@ -100,7 +104,21 @@ def pairs(program: Program, kind: str = "deepspeed", steps: str = "step") -> Ite
                 yield Pair(engine, event, None, (), ())
                 continue
             shared = _shared(event.loops, step.loops)
-            yield Pair(engine, event, step, event.loops[shared:], without(step.guards, event.guards))
+            guards = [g for g in without(step.guards, event.guards) if not _in_both_branches(g, step, done)]
+            yield Pair(engine, event, step, event.loops[shared:], guards)
+
+
+def _in_both_branches(guard: Guard, step: Event, steps: list[Event]) -> bool:
+    """Is there a step in the other branch of the same condition? Then the condition decides nothing."""
+    return any(
+        other.loops == step.loops
+        and any(one.text == guard.text and one.text and one.kind == _opposite(guard.kind) for one in other.guards)
+        for other in steps
+    )
+
+
+def _opposite(kind: str) -> str:
+    return kind.removeprefix("not-") if kind.startswith("not-") else f"not-{kind}"
 
 
 def _step_after(backward: Event, later: list[Event], steps: list[Event]) -> Event | None:
@@ -139,7 +157,7 @@ def holds_forward(program: Program, pair: Pair) -> bool:
     return bool(forwards) or not any(event.kind == "forward" for event in program.events)
 
 
-def own_count(pair: Pair, gas: int | None) -> float | None:
+def own_count(pair: Pair, known: Setup) -> float | None:
     """How many micro-batches the script itself puts into a window, None where that is not known."""
     guard = once(pair.guards)
     number: Number | None = guard.count if guard else None
@@ -149,7 +167,7 @@ def own_count(pair: Pair, gas: int | None) -> float | None:
             number = next((g.count for g in pair.backward.guards if g.kind == "count"), None)
         if len(pair.inner) > 1:
             return None
-    return number.known(gas=gas) if number is not None else None
+    return number.known(gas=known.gas, world=known.world) if number is not None else None
 
 
 def count_divisions(event: Event, gas: int | None) -> Iterator[tuple[str, Division]]:
@@ -166,6 +184,8 @@ def count_divisions(event: Event, gas: int | None) -> Iterator[tuple[str, Divisi
 
 def _division_kind(division: Division, event: Event, gas: int | None, terms: int) -> str | None:
     value = division.value
+    if value.known(gas=gas) == 1:
+        return None
     if value.counts:
         return "count"
     around = frozenset().union(*(loop.items for loop in event.loops))

@@ -66,7 +66,7 @@ def _window(program: Program, event: Event, known: Setup) -> float | str | None:
             continue
         if once(event.guards) or any(guard.kind == "failed" for guard in event.guards):
             return None
-        own = own_count(pair, known.gas)
+        own = own_count(pair, known)
         return (
             known.gas if known.gas and known.gas > 1 else own or (None if known.gas == 1 else "the accumulation steps")
         )

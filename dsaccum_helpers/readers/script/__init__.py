@@ -75,6 +75,8 @@ def _words(job: Job) -> dict[str, Any]:
             elif not equals:
                 continue
             words[name.lstrip("-").replace("-", "_")] = _typed(value)
+    if (processes := job.value("processes")) is not None:
+        words["world size"] = processes
     words |= {name: facts[0].value for name, facts in job.facts.items() if name.startswith("environment.")}
     return words
 

@@ -13,6 +13,7 @@ from dsaccum_helpers.readers.script.values import (
     Function,
     Instance,
     Mapping,
+    Method,
     Reference,
     Role,
     Scope,
@@ -80,7 +81,7 @@ class Calls(Library):
                 counted = [d for term in value.terms for d in term.divisions if d.value is not None and d.value.counts]
                 if value.returned:
                     self.emit("use-returned-loss", engine, node)
-                elif counted:
+                elif counted and not value.gathered:
                     self.emit("use-divided-loss", engine, node, division=counted[0])
                 return
             pending += getattr(value, "items", [])
@@ -92,6 +93,8 @@ class Calls(Library):
         """What a call gives; ``owner`` is what a method is called on."""
         if isinstance(callee, Function):
             return self.function(callee, arguments, keywords, node)
+        if isinstance(callee, Method):
+            return self._method_call(callee, arguments, keywords, node)
         if isinstance(callee, Class):
             return self.instance(callee, arguments, keywords, node)
         if isinstance(callee, Instance):
@@ -113,6 +116,15 @@ class Calls(Library):
         if isinstance(callee, Unknown) and callee.role is not None:
             return self.forward(callee.role, arguments, keywords, node)
         return self.derived([*arguments, *keywords.values(), owner], node)
+
+    def _method_call(self, method: Method, arguments: list[Value], keywords: dict[str, Value], node: ast.Call) -> Value:
+        """A method that may have been taken under a condition: that condition holds for the call as well."""
+        guards = [guard for guard in method.guards if guard not in self.guards]
+        self.guards += guards
+        made = self.call_method(method.owner, method.name, arguments, keywords, node)
+        if guards:
+            del self.guards[-len(guards) :]
+        return made or Unknown(method.name)
 
     def derived(self, values: list[Value | None], node: ast.Call) -> Value:
         """The result of an unknown function of these values."""

@@ -40,6 +40,13 @@ def guard_of(value: Value, node: ast.expr, source: Source) -> Guard:
     return Guard("other", None, text, source)
 
 
+def guards_of(value: Value, node: ast.expr, source: Source) -> list[Guard]:
+    """All the Guards that a test puts on what it guards: those of each part of ``a and b``."""
+    if isinstance(value, Condition) and len(value.parts) > 1:
+        return [part._replace(source=source) for part in value.parts]
+    return [guard_of(value, node, source)]
+
+
 def negated(guard: Guard) -> Guard:
     """The opposite condition."""
     kind = guard.kind.removeprefix("not-") if guard.kind.startswith("not-") else f"not-{guard.kind}"
@@ -50,6 +57,8 @@ def compared(node: ast.Compare, left: Value, right: Value, source: Source) -> Co
     """What ``left op right`` means."""
     operator, text = node.ops[0], ast.unparse(node)
     equal = isinstance(operator, ast.Eq | ast.Is | ast.GtE | ast.Gt)
+    if (choice := _choice(node, left, right)) is not None:
+        return Condition(Guard("static" if equal else "not-static", None, choice, source))
     if isinstance(right, Remainder) and not isinstance(left, Remainder):
         left, right = right, left
     if isinstance(left, Remainder):
@@ -79,7 +88,11 @@ def combined(node: ast.BoolOp, values: list[Value], sources: list[Source]) -> Va
 
     best = min(guards, key=weight)
     engines = frozenset().union(*(guard.engines for guard in guards))
-    return Condition(best._replace(text=ast.unparse(node), engines=engines))
+    parts: list[Guard] = []
+    if isinstance(node.op, ast.And):
+        for value, guard in zip(values, guards, strict=True):
+            parts += value.parts if isinstance(value, Condition) else [guard]
+    return Condition(best._replace(text=ast.unparse(node), engines=engines), parts)
 
 
 def inverted(value: Value, node: ast.UnaryOp, source: Source) -> Condition:
@@ -87,6 +100,26 @@ def inverted(value: Value, node: ast.UnaryOp, source: Source) -> Condition:
     if isinstance(value, Remainder):
         return Condition(Guard("every", value.number, ast.unparse(node), source))
     return Condition(negated(guard_of(value, node.operand, source)))
+
+
+def _choice(node: ast.Compare, left: Value, right: Value) -> str | None:
+    """``setting == "deepspeed"``: one text for the same setting under whatever expression it is reached."""
+    if not isinstance(node.ops[0], ast.Eq | ast.NotEq) or not isinstance(right, Constant):
+        return None
+    if not isinstance(right.value, str) or not isinstance(left, Constant | Unknown):
+        return None
+    name = left.name or _setting_name(node.left)
+    return f"{name.rsplit('.', 1)[-1]} == {right.value!r}"
+
+
+def _setting_name(node: ast.expr) -> str:
+    """``engine`` of ``args.engine``, ``config["engine"]`` and ``config.get("engine", ...)``."""
+    key: ast.expr | None = None
+    if isinstance(node, ast.Subscript):
+        key = node.slice
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get" and node.args:
+        key = node.args[0]
+    return str(key.value) if isinstance(key, ast.Constant) else ast.unparse(node)
 
 
 def _is_counter(value: Value) -> bool:

@@ -133,6 +133,10 @@ class Expressions(Calls):
         engines = engines_of(left, *values)
         if any(isinstance(operator, ast.In | ast.NotIn) for operator in node.ops) and not engines:
             return Condition(Guard("static", None, ast.unparse(node), self.source(node)))
+        nothing = isinstance(values[0], Constant) and values[0].value is None
+        known = isinstance(left, Count | Role | Instance | Sequence | Mapping | Function)
+        if nothing and known and isinstance(node.ops[0], ast.Is | ast.IsNot):
+            return Constant(isinstance(node.ops[0], ast.IsNot))
         return compared(node, left, values[0], self.source(node))
 
     def _IfExp(self, node: ast.IfExp, scope: Scope) -> Value:

@@ -99,7 +99,9 @@ class Frameworks(Options):
             elif isinstance(value, Constant):
                 known = value.value
             elif isinstance(value, Count):
-                known = value.number.known()
+                known = value.number.known(world=self.words.get("world size"))
+            if known is None and not path and key in _BATCH_SYMBOLS and not isinstance(value, Constant):
+                known = f"<{value.name or key}>"  # somebody fills it in: not the same as a missing key
             if known is None:
                 continue
             plain[key] = known

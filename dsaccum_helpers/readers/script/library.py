@@ -183,6 +183,8 @@ class Library(Frameworks):
     def builtin(self, name: str, arguments: Values, keywords: Named, node: ast.Call) -> Value | None:
         """A built-in function, or one that hands its argument on."""
         first = arguments[0] if arguments else None
+        if name == "get_world_size":
+            return Count(Number(1, {"world": 1}), name)
         if name == "dict":
             made_dict = Mapping()
             made_dict.attributes = {**(first.attributes if isinstance(first, Mapping) else {}), **keywords}

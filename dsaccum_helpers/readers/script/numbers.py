@@ -124,7 +124,7 @@ def _of_tensors(node: ast.BinOp, left: Value, right: Value, source: Source, guar
 
 
 def _as(made: Tensor, old: Tensor) -> Tensor:
-    made.detached, made.returned = old.detached, old.returned
+    made.detached, made.returned, made.gathered = old.detached, old.returned, old.gathered
     return made
 
 

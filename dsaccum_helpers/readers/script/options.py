@@ -27,6 +27,8 @@ class Options(Roles):
             return Count(named_count(name, default.number.factor), name)
         if default is None or (isinstance(default, Constant) and default.value is None):
             return Count(named_count(name, None), name) if is_count_name(name) else Unknown(name)
+        if isinstance(default, Constant) and not default.name:
+            return Constant(default.value, name)
         return default
 
     def literal(self, value: Any, name: str) -> Value:

@@ -9,6 +9,8 @@ from dsaccum_helpers.readers.script.values import (
     Constant,
     Count,
     Instance,
+    Mapping,
+    Method,
     Role,
     Sequence,
     Tensor,
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 _LOGGED = ("item", "detach", "tolist", "cpu", "numpy", "data")
 _GAS = ("gradient_accumulation_steps", "gradient_accumulation_steps_")
+_METHODS = ("backward", "step", "zero_grad", "no_sync", "train_batch", "accumulate")
 _OPTIMIZERS = ("optim", "opt", "adam", "sgd")
 _SCHEDULERS = ("sched", "lr_")
 
@@ -59,11 +62,26 @@ class Roles(State):
             return made
         if isinstance(owner, Instance | Unknown):
             return self._on_unknown(owner, name, arguments, keywords, node)
+        if isinstance(owner, Mapping) and name in ("get", "pop", "setdefault", "update", "copy", "items"):
+            return self._mapping_method(owner, name, arguments, keywords)
         if isinstance(owner, Sequence) and name in ("append", "extend", "add") and arguments:
             return self._grown(owner, arguments[0])
         if isinstance(owner, Constant) and name == "format":
             return Constant("")
         return None
+
+    def _mapping_method(self, owner: Mapping, name: str, arguments: Values, keywords: Named) -> Value | None:
+        if name == "update":
+            owner.attributes.update(arguments[0].attributes if arguments and isinstance(arguments[0], Mapping) else {})
+            owner.attributes.update(keywords)
+            return Constant(None)
+        if name == "copy":
+            return owner
+        key = arguments[0] if arguments else None
+        if not isinstance(key, Constant) or not isinstance(key.value, str):
+            return None
+        default = arguments[1] if len(arguments) > 1 else None
+        return owner.attributes.get(key.value) or (self.config_entry(key.value) if owner.name else default)
 
     def _grown(self, owner: Sequence, item: Value) -> Value:
         """A list that grows: it holds one kind of item, and its length is a counter."""
@@ -86,6 +104,7 @@ class Roles(State):
             return made
         made = Tensor(tensor.engines, tensor.terms, tensor.over)
         made.detached, made.returned = tensor.detached or name in _LOGGED, tensor.returned
+        made.gathered = tensor.gathered
         if name == "sum":
             made.terms = tuple(term._replace(summed=True) for term in tensor.terms)
         return made
@@ -204,6 +223,8 @@ class Roles(State):
 
     def role_attribute(self, role: Role, name: str, node: ast.Attribute) -> Value | None:
         """An attribute of an object that matters."""
+        if role.role in ("engine", "accelerator") and name in _METHODS:
+            return Method(role, name, self.guards)
         if role.role == "engine" and role.engine is not None:
             facts = role.facts
             if name in ("optimizer", "lr_scheduler", "training_dataloader") and name in facts:

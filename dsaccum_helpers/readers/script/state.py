@@ -103,6 +103,10 @@ class State:
         """Give a value its name."""
         raise NotImplementedError
 
+    def config_entry(self, key: str) -> Value:
+        """An entry of a config that was read from a file."""
+        raise NotImplementedError
+
     def call_library(self, name: str, arguments: list[Value], keywords: dict[str, Value], node: Any) -> Value:
         """A call of a library's function by its dotted name."""
         raise NotImplementedError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from dsaccum_helpers.readers.script.conditions import guard_of, negated
+from dsaccum_helpers.readers.script.conditions import guard_of, guards_of, negated
 from dsaccum_helpers.readers.script.definitions import Definitions
 from dsaccum_helpers.readers.script.syntax import adds_to_itself, as_load, inside, jump, raises
 from dsaccum_helpers.readers.script.values import (
@@ -76,6 +76,7 @@ class Statements(Definitions):
             combined.counter = True
         if isinstance(combined, Tensor) and combined.detached:
             combined.terms = (Term(),)  # a running number for the log: what it is divided by says nothing any more
+            combined.gathered = True
         self.bind(node.target, combined, scope)
 
     def _note_count(self, node: ast.AugAssign, scope: Scope) -> None:
@@ -117,13 +118,14 @@ class Statements(Definitions):
 
     def _If(self, node: ast.If, scope: Scope) -> Pending:
         test = self.eval(node.test, scope)
-        if isinstance(test, Constant) and isinstance(test.value, bool) and isinstance(node.test, ast.Constant):
+        decided = isinstance(node.test, ast.Constant | ast.Compare)
+        if decided and isinstance(test, Constant) and isinstance(test.value, bool):
             return self.block(node.body if test.value else node.orelse, scope)
         guard = guard_of(test, node.test, self.source(node.test))
         before = dict(scope.names)
-        self.under(guard, node.body, scope)
+        self.under(guards_of(test, node.test, self.source(node.test)), node.body, scope)
         after, scope.names = scope.names, before
-        self.under(negated(guard), node.orelse, scope)
+        self.under([negated(guard)], node.orelse, scope)
         for name, value in after.items():
             old = scope.names.get(name)
             scope.names[name] = value if old is None else preferred(old, value)
@@ -134,11 +136,11 @@ class Statements(Definitions):
             pending.append((where, guard))
         return [entry for entry in pending if entry[0] != "raise"]
 
-    def under(self, guard: Guard, body: Items[ast.stmt], scope: Scope) -> None:
-        """Run statements under a condition."""
-        self.guards.append(guard)
+    def under(self, guards: list[Guard], body: Items[ast.stmt], scope: Scope) -> None:
+        """Run statements under conditions."""
+        self.guards += guards
         self.block(body, scope)
-        self.guards.pop()
+        del self.guards[-len(guards) :]
 
     def _For(self, node: ast.For, scope: Scope) -> None:
         iterated = self.eval(node.iter, scope)
@@ -199,7 +201,7 @@ class Statements(Definitions):
                 self.program.events.append(
                     Event("swallowed", None, source, tuple(self.loops), tuple(self.guards), info)
                 )
-            self.under(Guard("failed", None, "an exception", source), handler.body, scope)
+            self.under([Guard("failed", None, "an exception", source)], handler.body, scope)
         self.block(node.orelse, scope)
         self.block(node.finalbody, scope)
         return pending
@@ -211,4 +213,4 @@ class Statements(Definitions):
         subject = ast.unparse(node.subject)
         for case in node.cases:
             text = f"{subject} is {ast.unparse(case.pattern)}"
-            self.under(Guard("static", None, text, self.source(node)), case.body, scope)
+            self.under([Guard("static", None, text, self.source(node))], case.body, scope)

@@ -68,29 +68,29 @@ class Remainder(Value):
 
 
 class Condition(Value):
-    """A truth value with what it means for a micro-batch."""
+    """A truth value with what it means for a micro-batch. ``parts``: of ``a and b``, all of which hold together."""
 
-    __slots__ = ("guard",)
+    __slots__ = ("guard", "parts")
 
-    def __init__(self, guard: Guard) -> None:
+    def __init__(self, guard: Guard, parts: Iterable[Guard] = ()) -> None:
         super().__init__()
-        self.guard = guard
+        self.guard, self.parts = guard, tuple(parts) or (guard,)
 
 
 class Tensor(Value):
     """A tensor. ``engines``: whose forward pass it came from. ``terms``: the summands of a loss.
 
-    ``detached``: only a number for a log. ``returned``: what ``engine.backward`` gave back.
+    ``detached``: only a number for a log. ``returned``: what ``engine.backward`` gave. ``gathered``: a running sum.
     """
 
-    __slots__ = ("detached", "engines", "returned", "terms")
+    __slots__ = ("detached", "engines", "gathered", "returned", "terms")
 
     def __init__(
         self, engines: Iterable[Engine] = (), terms: Iterable[Term] = (Term(),), over: Iterable[int] = ()
     ) -> None:
         super().__init__("", over)
         self.engines, self.terms = frozenset(engines), tuple(terms)[:_MOST_TERMS]
-        self.detached = self.returned = False
+        self.detached = self.returned = self.gathered = False
 
 
 class Sequence(Value):
@@ -160,6 +160,16 @@ class Role(Value):
         self.role, self.source, self.engine, self.facts = role, source, engine, facts
 
 
+class Method(Value):
+    """A method of an object that matters, not yet called. ``guards``: those under which it was taken."""
+
+    __slots__ = ("guards", "owner")
+
+    def __init__(self, owner: Role, name: str, guards: Iterable[Guard] = ()) -> None:
+        super().__init__(name)
+        self.owner, self.guards = owner, tuple(guards)
+
+
 class Scope:
     """Names of a function, with the module's names behind them."""
 
@@ -205,8 +215,11 @@ def counted_over(*values: Value | None) -> frozenset[int]:
 
 def named(value: Value, name: str) -> Value:
     """The value under a name; a number remembers that it was called an accumulation count."""
-    if isinstance(value, Count) and is_count_name(name) and not value.number.symbols:
-        return Count(named_count(name, value.number.factor), name)
+    if isinstance(value, Count) and is_count_name(name) and not value.number.counts:
+        number = value.number
+        if not number.symbols:
+            return Count(named_count(name, number.factor), name)
+        return Count(Number(number.factor, number.symbols, number.over, name), name)
     if isinstance(value, Unknown | Count) and not value.name:
         value.name = name
     return value
@@ -218,7 +231,7 @@ def preferred(old: Value, new: Value) -> Value:
     def weight(value: Value) -> int:
         if isinstance(value, Role):
             return 3 if value.engine is not None else 2
-        if isinstance(value, Sequence | Mapping | Instance | Class | Function):
+        if isinstance(value, Sequence | Mapping | Instance | Class | Function | Method):
             return 1 + any(weight(part) > 1 for part in getattr(value, "items", []))
         if isinstance(value, Unknown):
             return 3 if value.role is not None else -1
