@@ -16,7 +16,8 @@ class Launch:
     ``launcher``: ``deepspeed``, ``torchrun``, ``accelerate``, ``srun``, ``mpirun`` or ``python``.
     ``processes``: how many it starts, None where the command does not say. ``nodes`` and ``per_node`` likewise.
     ``script`` and ``words``: the program and the arguments that reach it. ``text``: the command as it was read.
-    ``options``: the launcher's own options, spelt with underscores.
+    ``options``: the launcher's own options, spelt with underscores. ``started``: how often the command itself is
+    started on each node; more than once only where srun or mpirun starts another launcher.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class Launch:
         self.launcher, self.source, self.processes, self.nodes = launcher, source, processes, nodes
         self.per_node, self.script, self.words, self.text = per_node, script, list(words), text
         self.options = options or {}
+        self.started = 1
 
 
 class Config:

@@ -43,6 +43,7 @@ class WorldSizeDisagreement(Mismatch):
 
     def check(self, job: Job) -> Iterable[Finding]:
         """All sources that count the same processes, where they do not give one number."""
+        yield from self._started_again(job)
         said = list(_said(job))
         if len({number for _, number, _ in said}) < 2 or job.value("generation.processes"):
             return
@@ -58,6 +59,16 @@ class WorldSizeDisagreement(Mismatch):
             *(Fix(f"If {size} processes are meant, make every source say {size}.") for size in sizes),
         ]
         yield self.found(f"{text} {offers[0].description}", (source for *_, source in said if source.file), offers)
+
+    def _started_again(self, job: Job) -> Iterator[Finding]:
+        """A launcher that starts all processes of a node is itself started several times on it."""
+        for launch in job.launches[:1]:
+            if launch.started > 1 and launch.processes:
+                total = launch.started * launch.processes
+                text = f"{launch.started} tasks on each node start {launch.launcher}, and each of them starts its "
+                text += f"processes again: {total} processes where {launch.processes} are counted."
+                fix = Fix(f"Start {launch.launcher} once on each node (--ntasks-per-node=1).")
+                yield self.found(text, [launch.source], [fix])
 
 
 def _said(job: Job) -> Iterator[Said]:

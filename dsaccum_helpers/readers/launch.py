@@ -129,7 +129,16 @@ def _launches(
             environment = {name: value for name, (value, _) in shell.exported.items()} | inner.environment
             launch = launch_of(inner.words, environment, Source(file, inner.line), inner.text, around)
             if launch:
+                launch.started = _times_started(launch, around)
                 yield launch, inner.environment
+
+
+def _times_started(launch: Launch, around: Around) -> int:
+    """How often srun or mpirun starts a launcher that starts all processes of a node itself: once a node is right."""
+    if launch.launcher not in ("torchrun", "deepspeed", "accelerate") or not around.tasks:
+        return 1
+    nodes = around.nodes or (around.tasks if around.launcher == "mpirun" else 1)
+    return max(1, around.tasks // nodes)
 
 
 def _joined(text: str) -> str:
