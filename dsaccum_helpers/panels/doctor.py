@@ -20,9 +20,12 @@ from dsaccum_helpers.panels.mended import BY_HAND, mended
 
 INTRODUCTION = (
     "<p>Give what you have; one piece is enough, more pieces say more. Nothing of it is run, or sent to anyone. "
-    "Files may have 10 MB in all; of a longer log, give the end.</p>"
+    "Files may have 10 MB in all; of a longer log, give the end.</p>"  # what Jupyter's server takes in one message
 )
-NOTHING_GIVEN = "There is nothing to check yet. Smallest fix: paste a configuration, a command, a log or a script."
+NOTHING_GIVEN = (
+    "There is nothing to check yet (files of more than 10 MB do not arrive). "
+    "Smallest fix: paste a configuration, a command, a log or a script."
+)
 NOT_CHECKED = "Nothing has been checked yet. Smallest fix: press Check."
 CHANGED = "Something was changed since. Press Check again."
 
