@@ -97,7 +97,10 @@ def diagnose(job: Job, select: Sequence[str] = (), ignore: Sequence[str] = ()) -
     numbers = effective(job)
     report = Report(wanted, numbers.batch(), numbers.sources(), numbers.missing, framework=job.framework)
     report.faults = faults
-    report.reasons = [reason for program in job.programs for reason in program.reasons] if not wanted else []
+    if job.programs and report.verdict != "mismatch":
+        from dsaccum_helpers.mismatches.reasons import reasons
+
+        report.reasons = reasons(job)
     return report
 
 

@@ -131,20 +131,23 @@ class Engine:
         self.config: Config | str | None = None
         self.pipeline = False
 
+    def call_it(self, name: str) -> None:
+        """The script's first own name for it is what messages use."""
+        if self.kind == "deepspeed" and self.name == "engine":
+            self.name = name
+
 
 class Program:
     """The given scripts and notebooks together.
 
     ``events``: in order. ``engines``: those that appear. ``schedulers``: dicts with ``source``, ``owner`` (``engine``,
-    ``prepared`` or None) and ``total`` (a Number or None). ``reasons``: why what was understood is right, filled in
-    by the entries' checks.
+    ``prepared`` or None) and ``total`` (a Number or None).
     """
 
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.engines: list[Engine] = []
         self.schedulers: list[dict[str, Any]] = []
-        self.reasons: list[str] = []
         self.files: list[str] = []
 
     def of(self, engine: Engine | None, *kinds: str) -> list[Event]:

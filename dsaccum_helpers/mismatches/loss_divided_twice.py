@@ -44,13 +44,13 @@ class LossDividedTwice(Mismatch):
                 yield from self._in_event(event, known)
 
     def _in_event(self, event: Event, known: Setup) -> Iterator[Finding]:
-        divisions = list(count_divisions(event, known.gas))
+        divisions = list(count_divisions(event, known.gas, known.world))
         for kind, division in divisions[:1]:
             yield self._total(event, division, known) if kind == "total" else self._count(event, division, known)
 
     def _count(self, event: Event, division: Division, known: Setup) -> Finding:
         count = known.gas or "the accumulation steps"
-        value = division.value.known(gas=known.gas)
+        value = division.value.known(gas=known.gas, world=known.world)
         who = {"accelerate": "accelerator.backward", "deepspeed": f"{event.actor.name}.backward"}
         owner = who.get(event.actor.kind, "the Trainer")
         shown = division.text if value is None or str(value) == division.text else f"{division.text} = {value}"

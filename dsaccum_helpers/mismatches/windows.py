@@ -167,22 +167,25 @@ def own_count(pair: Pair, known: Setup) -> float | None:
             number = next((g.count for g in pair.backward.guards if g.kind == "count"), None)
         if len(pair.inner) > 1:
             return None
-    return number.known(gas=known.gas, world=known.world) if number is not None else None
+    if number is None:
+        return None
+    # A count of which only the name is known is the engine's own, as far as one can tell.
+    return number.known(gas=known.gas, world=known.world) or (known.gas if number.counts else None)
 
 
-def count_divisions(event: Event, gas: int | None) -> Iterator[tuple[str, Division]]:
+def count_divisions(event: Event, gas: int | None, world: int | None = None) -> Iterator[tuple[str, Division]]:
     """Divisions of the loss by the accumulation count (``count``), or by a total of the window (``total``)."""
     terms = event.info["loss"].terms if event.info.get("loss") is not None else ()
     for term in terms:
         for division in term.divisions:
             if division.value is None or not compatible(division.guards, event.guards):
                 continue
-            kind = _division_kind(division, event, gas, 0 if term.many else len(terms))
+            kind = _division_kind(division, event, gas, world, 0 if term.many else len(terms))
             if kind:
                 yield kind, division
 
 
-def _division_kind(division: Division, event: Event, gas: int | None, terms: int) -> str | None:
+def _division_kind(division: Division, event: Event, gas: int | None, world: int | None, terms: int) -> str | None:
     value = division.value
     if value.known(gas=gas) == 1:
         return None
@@ -190,9 +193,8 @@ def _division_kind(division: Division, event: Event, gas: int | None, terms: int
         return "count"
     around = frozenset().union(*(loop.items for loop in event.loops))
     if value.over & around:
-        lengths = [symbol for symbol in value.symbols if symbol.startswith("len:")]
-        return "count" if lengths and len(lengths) == len(value.symbols) else "total"
-    known = value.known(gas=gas)
+        return "total" if any(symbol.startswith("?") for symbol in value.symbols) else "count"
+    known = value.known(gas=gas, world=world)
     if known is None or gas is None or known != gas or gas == 1:
         return None
     # A number that is called nothing in particular is the count only where it cannot be the mean of as many summands,

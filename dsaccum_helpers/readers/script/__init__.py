@@ -27,6 +27,7 @@ _IGNORE = re.compile(r"#\s*dsaccum:\s*ignore(?:\[([\w\-,\s]*)\])?")
 
 def read(files: Iterable[tuple[str, str]], job: Job) -> None:
     """Read scripts and notebooks, given as (name, text), together. Raises ``JobError`` where one does not parse."""
+    files = list(files)
     trees: dict[str, ast.Module] = {}
     reader = Interpreter(_words(job))
     for name, text in files:
@@ -38,8 +39,18 @@ def read(files: Iterable[tuple[str, str]], job: Job) -> None:
         _note_ignored(source, name, places, job)
     reader.read(trees)
     reader.program.files = list(trees)
+    if not _concerns_deepspeed(files, job):
+        guessed = {engine for engine in reader.program.engines if engine.guessed}
+        reader.program.events = [event for event in reader.program.events if event.actor not in guessed]
     job.programs.append(reader.program)
     _hand_over(reader, job)
+
+
+def _concerns_deepspeed(files: Iterable[tuple[str, str]], job: Job) -> bool:
+    """Does anything speak of DeepSpeed? Other libraries' engines have a backward(loss) as well."""
+    if job.configs or job.references or any(launch.launcher == "deepspeed" for launch in job.launches):
+        return True
+    return job.asked_framework is not None or any("deepspeed" in text.lower() for _, text in files)
 
 
 def _parsed(source: str, name: str, places: Any) -> ast.Module:

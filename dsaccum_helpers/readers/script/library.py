@@ -231,9 +231,9 @@ class Library(Frameworks):
             made.counter = True
             return made
         if id(value) in self.sizes:
-            return Count(
-                Number(1, self.sizes[id(value)].symbols) if self.sizes[id(value)].symbols else self.sizes[id(value)]
-            )
+            size = self.sizes[id(value)]
+            self.keep.append(value)
+            return Count(Number(size.factor, size.symbols, {*size.over, id(value)}))
         from ast import unparse
 
         text = unparse(node.args[0])

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _LOGGED = ("item", "detach", "tolist", "cpu", "numpy", "data")
 _GAS = ("gradient_accumulation_steps", "gradient_accumulation_steps_")
 _METHODS = ("backward", "step", "zero_grad", "no_sync", "train_batch", "accumulate")
+_OTHERS = ("fabric", "booster", "scaler", "amp", "self.trainer", "tape", "horovod")  # have a backward(loss) too
 _OPTIMIZERS = ("optim", "opt", "adam", "sgd")
 _SCHEDULERS = ("sched", "lr_")
 
@@ -201,8 +202,8 @@ class Roles(State):
             return self._on_module(Role("module", self.source(node), self.models[id(owner)]), name, [], {}, node)
         if role is not None:
             return self._on_engine(Role("engine", role.source, role), name, arguments, keywords, node)
-        if name == "backward" and arguments and isinstance(owner, Unknown):
-            kind = "accelerate" if looks_like(owner, "accel", "fabric") else "deepspeed"
+        if name == "backward" and arguments and isinstance(owner, Unknown) and not looks_like(owner, *_OTHERS):
+            kind = "accelerate" if looks_like(owner, "accel") else "deepspeed"
             owner.role = self.engine(kind, node, owner.name or "engine", guessed=True)
             return self.engine_backward(owner.role, arguments, keywords, node)
         if name == "accumulate" and looks_like(owner, "accel"):

@@ -222,6 +222,8 @@ def named(value: Value, name: str) -> Value:
         return Count(Number(number.factor, number.symbols, number.over, name), name)
     if isinstance(value, Unknown | Count) and not value.name:
         value.name = name
+    if isinstance(value, Role) and value.role == "engine" and value.engine is not None:
+        value.engine.call_it(name)
     return value
 
 
