@@ -32,7 +32,8 @@ def test_the_loop_of_the_docs() -> None:
     [
         (
             "import accelerate\naccelerator = accelerate.Accelerator(gradient_accumulation_steps=4)\n"
-            "from mine import net, opt, loader, mse\nnet, opt, loader = accelerator.prepare(net, opt, loader)\n"
+            "from mine import Net, Adam, loader, mse\nnet = Net()\n"
+            "net, opt, loader = accelerator.prepare(net, Adam(net), loader)\n"
             "for x, y in loader:\n    with accelerator.accumulate(net):\n"
             "        accelerator.backward(mse(net(x), y))\n        opt.step()\n        opt.zero_grad()\n",
             "at the end of the window only",

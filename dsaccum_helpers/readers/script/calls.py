@@ -14,6 +14,7 @@ from dsaccum_helpers.readers.script.values import (
     Instance,
     Mapping,
     Method,
+    Partial,
     Reference,
     Role,
     Scope,
@@ -23,6 +24,7 @@ from dsaccum_helpers.readers.script.values import (
     Value,
     counted_over,
     engines_of,
+    weight,
 )
 from dsaccum_helpers.trace import is_count_name, named_count
 
@@ -93,6 +95,9 @@ class Calls(Library):
         """What a call gives; ``owner`` is what a method is called on."""
         if isinstance(callee, Function):
             return self.function(callee, arguments, keywords, node)
+        if isinstance(callee, Partial):
+            every = [*callee.arguments, *arguments]
+            return self.call(callee.callee, every, {**callee.keywords, **keywords}, node, None)
         if isinstance(callee, Method):
             return self._method_call(callee, arguments, keywords, node)
         if isinstance(callee, Class):
@@ -166,9 +171,9 @@ class Calls(Library):
             return made
         telling = [value for value in frame.returned if not isinstance(value, Constant)]
         for kind in (Role, Sequence, Instance, Tensor, Mapping, Count, Condition):
-            for value in telling:
-                if isinstance(value, kind):
-                    return value
+            same = [value for value in telling if isinstance(value, kind)]
+            if same:
+                return max(same, key=weight)
         return (telling or frame.returned or [Constant(None)])[-1]
 
     def parameters(self, body: Any, arguments: list[Value], keywords: dict[str, Value], scope: Scope) -> None:

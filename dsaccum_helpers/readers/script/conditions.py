@@ -108,11 +108,11 @@ def _choice(node: ast.Compare, left: Value, right: Value) -> str | None:
         return None
     if not isinstance(right.value, str) or not isinstance(left, Constant | Unknown):
         return None
-    name = left.name or _setting_name(node.left)
+    name = left.name or setting_name(node.left)
     return f"{name.rsplit('.', 1)[-1]} == {right.value!r}"
 
 
-def _setting_name(node: ast.expr) -> str:
+def setting_name(node: ast.expr) -> str:
     """``engine`` of ``args.engine``, ``config["engine"]`` and ``config.get("engine", ...)``."""
     key: ast.expr | None = None
     if isinstance(node, ast.Subscript):

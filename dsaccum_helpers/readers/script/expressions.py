@@ -248,6 +248,8 @@ class Expressions(Calls):
             count = self.sizes.get(id(iterated), count)
         elif isinstance(iterated, Role) and iterated.role in ("loader", "iterator"):
             over = "loader"
+        elif isinstance(iterated, Role) and iterated.role == "parameters":
+            over, item = "parameters", Role("parameter", source, iterated.engine)
         elif isinstance(iterated, Role) and iterated.role == "range":
             over, count = "range", iterated.facts["count"]
             item = counter_named("index")

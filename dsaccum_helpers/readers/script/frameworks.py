@@ -183,7 +183,7 @@ class Frameworks(Options):
             return Role("scheduler", self.source(node), engine, prepared=True, owner="prepared")
         if looks_like(value, "loader", "data", "_dl", "batches"):
             return Role("loader", self.source(node), engine, prepared=True)
-        if isinstance(value, Instance | Unknown | Role | Sequence):
+        if isinstance(value, Instance | Unknown | Reference | Role | Sequence):
             return Role("engine", self.source(node), engine, prepared=True)
         return value
 

@@ -8,7 +8,7 @@ from dsaccum_helpers.readers.script.calls import Frame
 from dsaccum_helpers.readers.script.options import Options
 from dsaccum_helpers.readers.script.state import Exhausted
 from dsaccum_helpers.readers.script.statements import Statements
-from dsaccum_helpers.readers.script.values import Class, Function, Instance, Mapping, Scope, Tensor
+from dsaccum_helpers.readers.script.values import Class, Constant, Function, Instance, Mapping, Scope, Tensor
 
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
 if TYPE_CHECKING:
@@ -147,6 +147,6 @@ class Interpreter(Statements):
         loss = self._enter(method)
         items = getattr(loss, "items", None) or list(getattr(loss, "attributes", {}).values()) or [loss]
         tensor = next((item for item in [loss, *items] if isinstance(item, Tensor)), None)
-        if tensor is not None:
+        if not isinstance(loss, Constant):
             self.file = self.files.get(id(method.node), self.file)
-            self.emit("return-loss", engine, method.node, loss=tensor)
+            self.emit("return-loss", engine, method.node, loss=tensor or Tensor())

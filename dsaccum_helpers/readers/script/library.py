@@ -9,6 +9,7 @@ from dsaccum_helpers.readers.script.values import (
     Constant,
     Count,
     Mapping,
+    Partial,
     Role,
     Sequence,
     Tensor,
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     Values = list[Value]
     Named = dict[str, Value]
 
-_OPTIMIZERS: tuple[str, ...] = (
+_OPTIMIZERS = [
     "Adam",
     "AdamW",
     "SGD",
@@ -38,10 +39,19 @@ _OPTIMIZERS: tuple[str, ...] = (
     "FusedAdam",
     "DeepSpeedCPUAdam",
     "Lamb",
-)
-_OPTIMIZERS += ("FusedLamb", "AdamW8bit", "Adam8bit", "NAdam", "RAdam", "Adadelta", "LBFGS", "ASGD", "Rprop", "Muon")
+    "FusedLamb",
+    "AdamW8bit",
+    "Adam8bit",
+    "NAdam",
+    "RAdam",
+    "Adadelta",
+    "LBFGS",
+    "ASGD",
+    "Rprop",
+    "Muon",
+]
 _ARGUMENTS = ("TrainingArguments", "Seq2SeqTrainingArguments")
-_TRL: tuple[str, ...] = (
+_TRL = [
     "SFTConfig",
     "DPOConfig",
     "GRPOConfig",
@@ -50,10 +60,12 @@ _TRL: tuple[str, ...] = (
     "KTOConfig",
     "ORPOConfig",
     "CPOConfig",
-)
-_TRL += ("RLOOConfig", "OnlineDPOConfig", "GKDConfig")
+    "RLOOConfig",
+    "OnlineDPOConfig",
+    "GKDConfig",
+]
 _BATCH_NORM = ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "LazyBatchNorm1d", "LazyBatchNorm2d", "LazyBatchNorm3d")
-_SAME: tuple[str, ...] = (
+_SAME = [
     "tqdm",
     "trange",
     "ceil",
@@ -65,8 +77,17 @@ _SAME: tuple[str, ...] = (
     "sorted",
     "track",
     "deepcopy",
-)
-_SAME += ("prefetch", "BackgroundGenerator", "DeviceLoader", "chain", "int", "float", "abs", "round", "set", "mean")
+    "prefetch",
+    "BackgroundGenerator",
+    "DeviceLoader",
+    "chain",
+    "int",
+    "float",
+    "abs",
+    "round",
+    "set",
+    "mean",
+]
 _STEP_TOTALS = ("num_training_steps", "T_max", "total_steps", "total_num_steps", "total_iters", "max_steps", "t_total")
 
 
@@ -213,8 +234,8 @@ class Library(Frameworks):
             return made_file
         if name in ("Path", "str") and isinstance(first, Constant):
             return first
-        if name == "partial" and first is not None:
-            return first
+        if name == "partial":
+            return Partial(first, arguments[1:], keywords)
         if name == "getattr" and len(arguments) > 1 and isinstance(arguments[1], Constant):
             return first.attributes.get(str(arguments[1].value))
         if name == "enumerate":

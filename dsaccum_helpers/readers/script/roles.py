@@ -18,11 +18,13 @@ from dsaccum_helpers.readers.script.values import (
     Value,
     engines_of,
 )
-from dsaccum_helpers.trace import Engine, Number
+from dsaccum_helpers.trace import Engine, Event, Number
 
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
 if TYPE_CHECKING:
     import ast
+
+    from dsaccum_helpers.job import Source
 
     Values = list[Value]
     Named = dict[str, Value]
@@ -185,6 +187,18 @@ class Roles(State):
             self.emit("scheduler-step", role.engine, node, scheduler=role.facts)
         return Constant(None) if name == "step" else None
 
+    def _on_gradient(self, role: Role, name: str, arguments: Values, keywords: Named, node: ast.Call) -> Value | None:
+        kinds = {"zero_": "zero-grad", "clamp_": "clip", "clip_": "clip"}
+        if name in kinds:
+            self.by_hand(kinds[name], role, self.source(node))
+        return role
+
+    def by_hand(self, kind: str, role: Role, source: Source) -> None:
+        """Gradients are cleared or clipped parameter by parameter: one event for the loop over all of them."""
+        loops = tuple(loop for loop in self.loops if loop.over != "parameters")
+        info = {"on": "optimizer", "by": "clamp_", "accelerate": False}
+        self.program.events.append(Event(kind, role.engine, source, loops, tuple(self.guards), info))
+
     def _on_loader(self, role: Role, name: str, arguments: Values, keywords: Named, node: ast.Call) -> Value | None:
         return role if name in ("shuffle", "batch", "repeat", "prefetch", "with_epoch", "to_iterable") else None
 
@@ -206,6 +220,9 @@ class Roles(State):
             kind = "accelerate" if looks_like(owner, "accel") else "deepspeed"
             owner.role = self.engine(kind, node, owner.name or "engine", guessed=True)
             return self.engine_backward(owner.role, arguments, keywords, node)
+        if name in ("div", "div_", "true_divide") and arguments:
+            plain = Tensor((), over=owner.over)
+            return divided(plain, arguments[0], node.args[0], self.source(node), tuple(self.guards))
         if name == "accumulate" and looks_like(owner, "accel"):
             return Role("context", self.source(node), kind="accumulate")
         if name == "train_batch" and "data_iter" in keywords and isinstance(owner, Unknown):
@@ -224,6 +241,8 @@ class Roles(State):
 
     def role_attribute(self, role: Role, name: str, node: ast.Attribute) -> Value | None:
         """An attribute of an object that matters."""
+        if role.role in ("parameter", "gradient") and name in ("grad", "data"):
+            return Role("gradient" if name == "grad" else role.role, self.source(node), role.engine)
         if role.role in ("engine", "accelerator") and name in _METHODS:
             return Method(role, name, self.guards)
         if role.role == "engine" and role.engine is not None:

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from dsaccum_helpers.job import Config, Source
-from dsaccum_helpers.readers.script.values import Class, Condition, Function, Mapping, Sequence, Unknown, Value
+from dsaccum_helpers.readers.script.values import (
+    Class,
+    Condition,
+    Function,
+    Mapping,
+    Reference,
+    Sequence,
+    Unknown,
+    Value,
+)
 from dsaccum_helpers.trace import Engine, Event, Guard, Loop, Number, Program
 
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
@@ -157,5 +166,5 @@ def opened(item: Value) -> Sequence:
 
 def looks_like(value: Value, *parts: str) -> bool:
     """Does the name of something unknown contain one of these?"""
-    name = value.name.lower() if isinstance(value, Unknown) else ""
+    name = value.name.lower().rsplit(".", 1)[-1] if isinstance(value, Unknown | Reference) else ""
     return any(part in name for part in parts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from dsaccum_helpers.readers.script.conditions import guard_of, guards_of, negated
+from dsaccum_helpers.readers.script.conditions import guard_of, guards_of, negated, setting_name
 from dsaccum_helpers.readers.script.definitions import Definitions
 from dsaccum_helpers.readers.script.syntax import adds_to_itself, as_load, inside, jump, raises
 from dsaccum_helpers.readers.script.values import (
@@ -113,6 +113,9 @@ class Statements(Definitions):
 
     def set_attribute(self, owner: Value, name: str, value: Value) -> None:
         """An attribute set in one branch does not undo what the DeepSpeed branch has set."""
+        if name == "grad" and isinstance(owner, Role) and owner.role == "parameter":
+            self.by_hand("zero-grad", owner, owner.source)
+            return
         old = owner.attributes.get(name)
         owner.attributes[name] = preferred(old, value) if old is not None and self.guards else value
 
@@ -210,7 +213,7 @@ class Statements(Definitions):
 
     def _Match(self, node: ast.Match, scope: Scope) -> None:
         self.eval(node.subject, scope)
-        subject = ast.unparse(node.subject)
+        subject = setting_name(node.subject).rsplit(".", 1)[-1]
         for case in node.cases:
-            text = f"{subject} is {ast.unparse(case.pattern)}"
+            text = f"{subject} == {ast.unparse(case.pattern)}"
             self.under([Guard("static", None, text, self.source(node))], case.body, scope)

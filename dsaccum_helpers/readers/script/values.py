@@ -170,6 +170,16 @@ class Method(Value):
         self.owner, self.guards = owner, tuple(guards)
 
 
+class Partial(Value):
+    """``functools.partial``: a call of which some arguments are there already."""
+
+    __slots__ = ("arguments", "callee", "keywords")
+
+    def __init__(self, callee: Value, arguments: Iterable[Value], keywords: dict[str, Value]) -> None:
+        super().__init__(callee.name)
+        self.callee, self.arguments, self.keywords = callee, list(arguments), dict(keywords)
+
+
 class Scope:
     """Names of a function, with the module's names behind them."""
 
@@ -227,17 +237,19 @@ def named(value: Value, name: str) -> Value:
     return value
 
 
+def weight(value: Value) -> float:
+    """How much a value has to do with training."""
+    if isinstance(value, Role):
+        return 3 if value.engine is not None else 2
+    if isinstance(value, Sequence | Mapping | Instance | Class | Function | Method | Partial):
+        return 1 + max((max(weight(part), 0) for part in getattr(value, "items", [])[:20]), default=0) / 4
+    if isinstance(value, Unknown):
+        return 3 if value.role is not None else -1
+    return -2 if isinstance(value, Constant) and value.value is None else 0
+
+
 def preferred(old: Value, new: Value) -> Value:
     """Which of two values, set in two branches, counts: the one that has to do with an engine, else the later one."""
-
-    def weight(value: Value) -> int:
-        if isinstance(value, Role):
-            return 3 if value.engine is not None else 2
-        if isinstance(value, Sequence | Mapping | Instance | Class | Function | Method):
-            return 1 + any(weight(part) > 1 for part in getattr(value, "items", []))
-        if isinstance(value, Unknown):
-            return 3 if value.role is not None else -1
-        return -2 if isinstance(value, Constant) and value.value is None else 0
 
     return old if weight(old) > weight(new) else new
 
