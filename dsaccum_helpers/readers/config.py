@@ -11,6 +11,7 @@ import re
 
 from dsaccum_helpers.job import Config, JobError, Source, Unreadable
 from dsaccum_helpers.readers.positions import scan
+from dsaccum_helpers.readers.vocabulary import KEYS, OTHERS, knows
 
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
 if TYPE_CHECKING:
@@ -19,24 +20,8 @@ if TYPE_CHECKING:
     from dsaccum_helpers.job import Job
     from dsaccum_helpers.readers.files import Document
 
-#: Keys that stand at the top of a DeepSpeed config and of nothing else; ``gradient_accumulation_steps`` is everyone's.
-_KEYS = (
-    "train_batch_size train_micro_batch_size_per_gpu zero_optimization gradient_clipping steps_per_print "
-    "wall_clock_breakdown zero_allow_untested_optimizer zero_force_ds_cpu_optimizer data_types prescale_gradients "
-    "gradient_predivide_factor activation_checkpointing flops_profiler elasticity autotuning comms_logger "
-    "managed_gradient_accumulation communication_data_type sparse_gradients bfloat16 gradient_accumulation_dtype"
-)
-KEYS = frozenset(_KEYS.split())
 #: Keys of which a DeepSpeed config holds blocks where arguments of a trainer hold a word or a truth.
 _BLOCKS = ("fp16", "bf16", "optimizer", "scheduler", "amp", "aio", "tensorboard", "wandb", "csv_monitor")
-#: Arguments of trainers, and the other names under which a config may stand.
-_OTHER_NAMES = (
-    "output_dir per_device_train_batch_size num_train_epochs model_name_or_path base_model finetuning_type "
-    "learning_rate max_grad_norm lr_scheduler_type warmup_ratio save_steps logging_steps max_steps num_generations "
-    "micro_batch_size accumulate_grad_batches per_device_eval_batch_size per_gpu_train_batch_size distributed_type "
-    "compute_environment cells nbformat training_args"
-)
-OTHERS = frozenset(_OTHER_NAMES.split())
 # Patterns for what is rare are compiled when first used: a plain JSON config needs none of them.
 _SIGN = (
     r"train_batch_size|train_micro_batch|gradient_accumulation_|zero_optimization|gradient_clipping|steps_per_print"
@@ -138,9 +123,7 @@ def is_config(values: dict[str, Any], name: str) -> bool:
         return keys >= others or bool(re.search(_CONFIG_NAME, name))
     if others:
         return False
-    from dsaccum_helpers.readers import frameworks
-
-    return not frameworks.knows(values)
+    return not knows(values)
 
 
 def _is_lines(text: str) -> bool:

@@ -8,6 +8,7 @@ import re
 from dsaccum_helpers.job import JobError
 from dsaccum_helpers.readers import config
 from dsaccum_helpers.readers.files import is_file, load
+from dsaccum_helpers.readers.vocabulary import OTHERS
 
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def settings(job: Job, folders: dict[str, str | None]) -> Iterator[tuple[Documen
                 continue
             if name.endswith(".json"):
                 parsed = config.parse(document.text)
-                if isinstance(parsed.values, dict) and parsed.values.keys() & config.OTHERS:
+                if isinstance(parsed.values, dict) and parsed.values.keys() & OTHERS:
                     yield document, parsed
             else:
                 yield document, None

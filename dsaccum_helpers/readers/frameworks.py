@@ -6,6 +6,7 @@ import re
 
 from dsaccum_helpers.job import JobError, Source, Unreadable
 from dsaccum_helpers.readers import arguments, config
+from dsaccum_helpers.readers.vocabulary import ACCELERATE, BLOCKS, OTHERS, embedded
 from dsaccum_helpers.readers.yaml_text import YamlError, load
 
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
@@ -18,17 +19,6 @@ if TYPE_CHECKING:
     Places = dict[tuple[str, ...], tuple[int, int]]
     Path = tuple[str, ...]
 
-_ACCELERATE = {"distributed_type", "compute_environment", "num_machines", "main_training_function"}
-#: Blocks whose content is taken as if it stood at the top.
-_BLOCKS = ("training_arguments", "training_args", "trainer_args", "trainer", "training", "train", "args", "trl", "grpo")
-_EMBEDDED = ("deepspeed", "ds_config", "deepspeed_config", "deepspeed_config_dict", "hf_ds_config", "ds_cfg")
-#: What shows a block to be a DeepSpeed config whatever key it stands under.
-_OWN = {"zero_optimization", "train_micro_batch_size_per_gpu"}
-#: Keys by which files that say nothing of batches are known: descriptions of models, tokenizers, packages; states.
-_SILENT = {
-    *("architectures", "tokenizer_class", "log_history", "added_tokens", "weight_map", "dependencies"),
-    *("configurations", "scripts", "packages"),
-}
 _OF_LIGHTNING = {"devices", "strategy", "num_nodes", "accelerator", "accumulate_grad_batches", "max_epochs"}
 _PARALLEL = {
     "parallelism_config_tp_size": "tensor_parallel",
@@ -37,7 +27,7 @@ _PARALLEL = {
     "megatron_lm_tp_degree": "tensor_parallel",
     "megatron_lm_pp_degree": "pipeline_parallel",
 }
-_DEEPEST = 5
+_DEEPEST = 8  # blocks of a job description in which commands are looked for
 _KEY_LINE = re.compile(r"^\s*(?:- )?[\"']?[\w.-]+[\"']?\s*:(?:\s|$)", re.M)
 _KNOWN_LINE = re.compile(
     r"^[ ]*[\"']?(?:distributed_type|compute_environment|deepspeed_config|deepspeed|per_device_train_batch_size"
@@ -54,12 +44,6 @@ def looks_like_settings(text: str) -> bool:
     lines = [line for line in text.split("\n") if line.strip() and not line.lstrip().startswith(("#", "---"))]
     fit = sum(bool(_KEY_LINE.match(line)) or line.lstrip().startswith("- ") for line in lines)
     return fit >= 0.8 * len(lines)
-
-
-def knows(values: dict[str, Any]) -> bool:
-    """Is a mapping of one of these kinds, so that it is no DeepSpeed config?"""
-    blocks = any(isinstance(values.get(name), dict) for name in (*_BLOCKS, *_EMBEDDED))
-    return blocks or bool(values.keys() & (_ACCELERATE | _SILENT | config.OTHERS)) or bool(_embedded(values, ()))
 
 
 def read_yaml(document: Document, job: Job) -> bool:
@@ -86,28 +70,29 @@ def read_yaml(document: Document, job: Job) -> bool:
 
 def _launches(values: dict[str, Any], places: Places, file: str, job: Job) -> None:
     """Read the launch commands of a job description (Kubernetes, SkyPilot, a pipeline of a build server)."""
-    from dsaccum_helpers.readers import kinds, launch
+    from dsaccum_helpers.readers import launch
+    from dsaccum_helpers.readers.command_line import is_command
 
     for text, line in commands(values, places):
-        if kinds.is_command(text):
+        if is_command(text):
             launch.read("\n" * (line - 1) + text, file, job)
 
 
 def read(values: dict[str, Any], places: Places, file: str, job: Job) -> None:
     """Read a mapping of one of these kinds."""
-    if values.keys() & _ACCELERATE:
+    if values.keys() & ACCELERATE:
         _accelerate(values, places, file, job)
         return
     if "log_history" in values:
         _state(values, places, file, job)
         return
-    for path, inner in _embedded(values, ()):
+    for path, inner in embedded(values, ()):
         config.add(job, inner, file, places, "embedded", path)
-    if values.keys() & (config.OTHERS | {"gradient_accumulation_steps"}):
+    if values.keys() & (OTHERS | {"gradient_accumulation_steps"}):
         _arguments(values, places, file, job)
-    for name in _BLOCKS:
+    for name in BLOCKS:
         block = values.get(name)
-        if isinstance(block, dict) and block.keys() & (config.OTHERS | _OF_LIGHTNING | {"gradient_accumulation_steps"}):
+        if isinstance(block, dict) and block.keys() & (OTHERS | _OF_LIGHTNING | {"gradient_accumulation_steps"}):
             _arguments(block, places, file, job, (name,))
     if isinstance(values.get("dependencies"), list):
         from dsaccum_helpers.readers.installed import read_lines
@@ -128,7 +113,7 @@ def commands(values: Any, places: Places, path: Path = ()) -> list[tuple[str, in
             value = words[-1] if len(words) > 1 and words[-2] in ("-c", "-lc", "-ec") else shlex.join(words)
         if isinstance(value, str):
             found.append((value, line + ("\n" in value)))  # a block of lines begins below its key
-        elif isinstance(value, dict | list) and len(path) < _DEEPEST + 3:
+        elif isinstance(value, dict | list) and len(path) < _DEEPEST:
             found += commands(value, places, inner)
     return found
 
@@ -155,7 +140,7 @@ def _accelerate(values: dict[str, Any], places: Places, file: str, job: Job) -> 
         line, column = places.get(path, (None, None))
         return Source(file, line, column, ".".join(path))
 
-    job.speak("accelerate", source(next(name for name in values if name in _ACCELERATE)))
+    job.speak("accelerate", source(next(name for name in values if name in ACCELERATE)))
     for name, value in values.items():
         if not isinstance(value, dict):
             job.add(f"accelerate.{name}", value, source(name))
@@ -171,28 +156,6 @@ def _accelerate(values: dict[str, Any], places: Places, file: str, job: Job) -> 
         job.add(f"accelerate.{name}", value, source("deepspeed_config", name))
         if name == "deepspeed_config_file" and isinstance(value, str) and value.lower() not in ("", "none"):
             job.refer(value, source("deepspeed_config", name))
-
-
-def _embedded(values: Any, path: Path) -> list[tuple[Path, dict[str, Any]]]:
-    """DeepSpeed configs that stand in a mapping, with their key paths; a config has none in itself."""
-    found: list[tuple[Path, dict[str, Any]]] = []
-    if len(path) >= _DEEPEST or not isinstance(values, dict):
-        return found
-    for name, block in values.items():
-        if not isinstance(block, dict):
-            continue
-        below = (*path, str(name))
-        deeper = _embedded(block, below)
-        if block.keys() & _OWN or (name in _EMBEDDED and block.keys() & config.KEYS | _batch_key(block)):
-            found.append((below, block))
-        elif deeper:
-            found += deeper
-    return found
-
-
-def _batch_key(block: dict[str, Any]) -> set[str]:
-    """The accumulation key, which is enough where the block is named after DeepSpeed."""
-    return {"gradient_accumulation_steps"} & block.keys()
 
 
 def _arguments(values: dict[str, Any], places: Places, file: str, job: Job, below: Path = ()) -> None:
@@ -218,4 +181,4 @@ def _is_trainers(values: dict[str, Any], below: Path) -> bool:
     if names & {"per_device_train_batch_size", "per_device_eval_batch_size", "base_model", "finetuning_type"}:
         return True
     own_block = below in ((), ("training_arguments",), ("training_args",), ("trainer_args",))
-    return own_block and "output_dir" in names and "train_batch_size" not in names and len(names & config.OTHERS) > 1
+    return own_block and "output_dir" in names and "train_batch_size" not in names and len(names & OTHERS) > 1

@@ -6,6 +6,7 @@ import re
 
 from dsaccum_helpers.job import JobError
 from dsaccum_helpers.readers import following
+from dsaccum_helpers.readers.command_line import COMMAND, LAUNCHER, PREFIX, is_command
 
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
 if TYPE_CHECKING:
@@ -16,21 +17,7 @@ if TYPE_CHECKING:
     from dsaccum_helpers.readers.files import Document
 
 _SHELL_ENDINGS = (".sh", ".bash", ".zsh", ".slurm", ".sbatch", ".sub", ".pbs", ".cmd", ".bat", ".ps1")
-_LAUNCHER = (
-    r"(?:(?:\S*/)?(?:deepspeed|torchrun|srun|mpirun|mpiexec|sbatch|pdsh|llamafactory-cli)"
-    r"[ \t]+(?:-|\S*[/.]|\w+[ \t]+-|train\b)"
-    r"|(?:\S*/)?accelerate\s+launch|(?:\S*/)?python[\d.]*\s+(?:-\S+\s+)*(?:\S+\.py|-m\s+\S+|\S*torch\.distributed)"
-    r"|trl\s+\w+\s+-|axolotl\s+train|swift\s+(?:sft|rlhf|pt)\b|ray\s+job\s+submit)"
-)
-_PREFIX = r"(?:(?:export|env|nohup|time|sudo|exec|cd\s+\S+\s*&&)\s+|[A-Za-z_]\w*=(?:\"[^\"\n]*\"|'[^'\n]*'|\S*)\s+)*"
-_COMMAND = re.compile(rf"^[ \t]*{_PREFIX}{_LAUNCHER}", re.M)
-#: The same behind a wrapper such as ``uv run``; then the reader of launches has the last word.
-_ANYWHERE = re.compile(
-    r"(?:^|[\s;&|'\"(/])(?:deepspeed|torchrun|srun|mpirun|mpiexec|accelerate[ \t]+launch|python[\d.]*)"
-    r"[ \t]+(?:-|\S+\.py\b)",
-    re.M,
-)
-_PROMPTED = re.compile(rf"^[ \t]*(?:\([\w.-]+\)\s*)?(?:[\w.-]+@[\w.-]+:\S*\s*)?[$%#>+][ \t]+{_PREFIX}{_LAUNCHER}", re.M)
+_PROMPTED = re.compile(rf"^[ \t]*(?:\([\w.-]+\)\s*)?(?:[\w.-]+@[\w.-]+:\S*\s*)?[$%#>+][ \t]+{PREFIX}{LAUNCHER}", re.M)
 _SHELL = re.compile(r"\A\s*#!.*\b(?:ba|z|da|k)?sh\b|^#(?:SBATCH|PBS|BSUB|\$)\s", re.M)
 _LOG = re.compile(
     r"^Traceback \(most recent|Traceback \(most recent call last\)|^\S{0,200}(?:Error|Exception|Warning)\b.{0,500}:"
@@ -98,13 +85,6 @@ def kind_of(document: Document, parsed: Parsed | None = None) -> str:
     return "launch" if is_command(start) else "log"
 
 
-def is_command(text: str) -> bool:
-    """Does a text hold a launch command?"""
-    from dsaccum_helpers.readers import launch
-
-    return bool(_COMMAND.search(text)) or bool(_ANYWHERE.search(text) and launch.recognises(text[:20_000]))
-
-
 def _joined(documents: list[Document]) -> list[tuple[str, str]]:
     """Name and text of each script; the blocks of one posted question make one script, on their own lines."""
     texts: dict[str, str] = {}
@@ -148,9 +128,9 @@ def _typed_commands(document: Document) -> str:
     text = document.text[:_START]
     posted = document.ending in ("", ".md", ".markdown", ".txt")
     kept, going = [], False
-    for number, line in enumerate(text.split("\n") if _PROMPTED.search(text) or _COMMAND.search(text) else ()):
+    for number, line in enumerate(text.split("\n") if _PROMPTED.search(text) or COMMAND.search(text) else ()):
         prompted = _PROMPTED.match(line)
-        typed = prompted or ((posted or number == 0) and _COMMAND.match(line))
+        typed = prompted or ((posted or number == 0) and COMMAND.match(line))
         command = re.sub(r"^.*?[$%#>+][ \t]+", "", line, count=1) if prompted else line
         kept.append(command if typed or going else "")
         going = bool(typed or going) and line.rstrip().endswith("\\")
