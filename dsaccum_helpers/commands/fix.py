@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dsaccum_helpers.commands import complain, say
+from dsaccum_helpers.commands.answer import as_json, finish, read, show
 from dsaccum_helpers.job import JobError
 from dsaccum_helpers.mend.files import write
 from dsaccum_helpers.mend.repair import Repair, repair_files
@@ -25,7 +26,6 @@ def run(options: Options) -> int:
 
     As with ruff's ``--diff``, showing a change leaves 1; after ``--write`` the status is that of the mended job.
     """
-    from dsaccum_helpers.commands.check import as_json, finish, read, show
     from dsaccum_helpers.doctor import diagnose
 
     if options.worlds or options.format not in ("text", "json"):
