@@ -56,7 +56,7 @@ def explain(code: str | None = None) -> Explanation:
 def run(words: list[str]) -> int:
     """The command, with the words after ``explain``; the exit status."""
     from dsaccum_helpers.commands import say
-    from dsaccum_helpers.commands.check import show_pieces, width
+    from dsaccum_helpers.commands.answer import show_pieces, width
 
     if {"-h", "--help"} & {*words}:
         say(USAGE)
