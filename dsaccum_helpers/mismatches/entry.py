@@ -56,10 +56,12 @@ class Mismatch:
         *,
         severity: str | None = None,
         consequence: str | None = None,
+        title: str | None = None,
     ) -> Finding:
-        """A Finding of this entry; severity and consequence are the entry's own unless given."""
+        """A Finding of this entry; severity, consequence and title are the entry's own unless given."""
         consequence = self.consequence if consequence is None else consequence
-        return Finding(self.code, severity or self.severity, self.title, message, where, consequence, fixes, self.learn)
+        severity, title = severity or self.severity, title or self.title
+        return Finding(self.code, severity, title, message, where, consequence, fixes, self.learn)
 
     def needs(self, setting: Setting) -> str | None:
         """Why this setting cannot show the mismatch, with the smallest remedy; ``None`` where it can."""

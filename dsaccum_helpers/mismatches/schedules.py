@@ -31,7 +31,9 @@ def from_script(entry: Mismatch, job: Job) -> Iterator[Finding]:
         for facts in program.schedulers:
             if id(facts) not in moved and (message := _length(program, facts, known)):
                 fix = Fix("Count its length in optimizer steps: epochs * len(loader) // accumulation steps.")
-                yield entry.found(message, [facts["source"]], [fix])
+                title = "The length of the schedule is not counted in optimizer steps"
+                consequence = "The learning rate does not run through its schedule in the time of the run."
+                yield entry.found(message, [facts["source"]], [fix], title=title, consequence=consequence)
 
 
 def _remedy(event: Event) -> str:
