@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PRODUCT, DIVISION, BELOW = "batch-product-mismatch", "batch-not-divisible", "batch-below-world-size"
 SEEN_AS_ONE, OTHER_WORLD = "world-size-seen-as-one", "written-for-other-world-size"
 DISAGREEMENT, MODEL_PARALLEL = "world-size-disagreement", "model-parallel-world"
-#: What the assertions about these say when a number is rounded down to 0.
+#: The codes that a Fault can have.
 CODES = (PRODUCT, DIVISION, BELOW, SEEN_AS_ONE, OTHER_WORLD, DISAGREEMENT, MODEL_PARALLEL)
 
 

@@ -69,7 +69,7 @@ class AccumulationDtype(Mismatch):
     def _where(self, job: Job, said: Fact | None, asked: bool) -> list[Source]:
         found = [job.config.source("data_types", "grad_accum_dtype")] if asked and job.config else []
         found += [said.source] if said is not None else []
-        return [*found, *filter(None, numerics.steps_source(job))]
+        return [*found, *numerics.steps_source(job)]
 
     def _fixes(self, job: Job) -> list[Fix]:
         setting: dict[str, object] = {"data_types.grad_accum_dtype": "fp32"}

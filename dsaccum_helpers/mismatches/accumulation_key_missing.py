@@ -8,6 +8,7 @@ from dsaccum_helpers.effective.owners import ACCUMULATION, FILLS_ONE, TRAINERS, 
 from dsaccum_helpers.effective.world import count
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches.entry import Mismatch
+from dsaccum_helpers.mismatches.layers import older
 from dsaccum_helpers.mismatches.near_keys import nearest
 from dsaccum_helpers.mismatches.numbers import owned, product
 
@@ -37,7 +38,10 @@ class AccumulationKeyMissing(Mismatch):
     title = "The config has no gradient_accumulation_steps, and the framework writes 1"
     symptom = "An AssertionError with a 1 in the middle (256 != 8 * 1 * 8), or no message and too many optimizer steps."
     cause = 'Transformers and Accelerate write 1 for the missing key; only an "auto" is filled in.'
-    consequence = "With train_batch_size the config is refused; without it the engine's batch is too small by that fa"
+    consequence = (
+        "With train_batch_size the config is refused. Without it the engine updates after every micro-batch; from "
+        "Transformers 5 on the Trainer counts the window itself, and only the engine's sample counts are too small."
+    )
     remedy = 'Write "gradient_accumulation_steps": "auto" into the DeepSpeed config.'
     learn = "notebooks/01_three_numbers.ipynb"
     silences = (
@@ -77,8 +81,7 @@ class AccumulationKeyMissing(Mismatch):
 
 def _counts_itself(job: Job) -> bool:
     """Does this Trainer (measured: 5.24) count the window by itself, so that only the engine's numbers are off?"""
-    major = (job.version("transformers") or "").split(".")[0]
-    return job.framework in TRAINERS and major.isdecimal() and int(major) >= 5
+    return job.framework in TRAINERS and older(job, "transformers", "5") is False
 
 
 def _asking(job: Job) -> Fact | None:

@@ -116,7 +116,8 @@ class AccumulationOwnerConflict(Mismatch):
                 continue
             message = (
                 f"Accelerate replaced the DeepSpeed config's {KEY} {old} by {new}, the count of Accelerator(...)"
-                f"{' where none is given' * (new == 1)}: updates come after {new}, not {counted(old, 'micro-batch')}."
+                f"{', which is 1 where none is given' * (new == 1)}: an update takes {counted(new, 'micro-batch')}, "
+                f"not {old}."
             )
             yield self.found(message, _where(job, event.source), _all_agree(job, [old, new]))
         for event in job.said("accumulation-mismatch"):

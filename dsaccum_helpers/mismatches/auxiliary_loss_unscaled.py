@@ -41,12 +41,12 @@ class AuxiliaryLossUnscaled(Mismatch):
                         yield self._said(event, known.gas)
 
     def _said(self, event: Event, gas: int | None) -> Finding:
-        count = gas or "accumulation-steps"
+        count = gas or "the accumulation steps"
         message = (
             f"With scale_wrt_gas=False ({at(event)}) the engine divides nothing. One summand of the loss is divided "
         )
         message += "over the window by the script, another one is not: it enters every update "
-        message += f"{count} times, without 1/{count}."
+        message += f"{gas} times, without 1/{gas}." if gas else "once for each micro-batch, undivided."
         fix = Fix(f"Divide the auxiliary loss by {count}.")
         return self.found(message, [event.source], [fix])
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from dsaccum_helpers.mismatches.entry import Mismatch
+from dsaccum_helpers.mismatches.layers import counted
 from dsaccum_helpers.mismatches.numbers import fault_named, fixes
 
 TYPE_CHECKING = False
@@ -40,10 +43,13 @@ def _message(fault: Fault, offers: list[Fix]) -> str:
     remedy = f" {offers[0].description}" if offers else ""
     what = "data-parallel replicas" if fault.numbers.shared > 1 else "processes"
     if batch and replicas:
-        unit = (micro or 1) * (fault.steps or 1 if fault.wanted is None and not micro else 1) * replicas
+        steps = fault.steps if fault.wanted is None and not micro else None
+        factors = [micro or 1, *([steps] if steps else []), replicas]
+        smallest = prod(factors)
         return (
-            f"A train batch of {batch} is smaller than {micro or 1} x {replicas} = {(micro or 1) * replicas}: "
-            f"{replicas} {what} with {micro or 1} samples each. The smallest batch that works is {unit}.{remedy}"
+            f"A train batch of {batch} is smaller than {' x '.join(map(str, factors))} = {smallest}: {replicas} {what} "
+            f"with {f'{steps} x ' if steps else ''}{counted(micro or 1, 'sample')} each. The smallest batch that works "
+            f"is {smallest}.{remedy}"
         )
     key = fault.event.values.get("key") if fault.event else "gradient_accumulation_steps"
     known = f" train_batch_size is {batch}." if batch else ""

@@ -53,4 +53,4 @@ class BatchNormPerMicroBatch(Mismatch):
             }
             text = f"If memory allows, pass all {micro * count} samples at once: the same batch without accumulation."
             fixes.insert(0, Fix(text, whole))
-        yield self.found(message, [known.source, *filter(None, numerics.steps_source(job))], fixes)
+        yield self.found(message, [known.source, *numerics.steps_source(job)], fixes)

@@ -52,15 +52,17 @@ class CallerOwnedBoundary(Mismatch):
     def _no_boolean(self, job: Job, managed: object) -> Finding:
         assert job.config is not None
         off = str(managed).strip().lower() in ("false", "0", "no", "off", "")
-        message = f"{_KEY} is {managed!r:.40}, which is not a boolean. "
         truthy = bool(managed)
-        message += f"It counts as {'true' if truthy else 'false'}: "
-        message += (
-            "the engine goes on counting and ignores most step() calls." if truthy else "the script owns the window."
-        )
+        does = "the engine goes on counting, and step() does nothing inside its window" if truthy else "the script owns"
+        does += "" if truthy else " the window"
+        message = f"{_KEY} is {managed!r:.40}, which is not a boolean. It counts as {'true' if truthy else 'false'}: "
+        message += f"{does}."
         value = not off
         fix = Fix(f"Write {str(value).lower()} without quotes.", {_KEY: value})
-        return self.found(message, [job.config.source(_KEY)], [fix])
+        where = [job.config.source(_KEY)]
+        if truthy == value:  # what is meant is also what happens
+            return self.found(message, where, [fix], severity="note", consequence="")
+        return self.found(message, where, [fix], consequence="Updates come at other times than the script means.")
 
     def _windows(self, program: Program, known: Setup) -> Iterator[Finding]:
         from dsaccum_helpers.mismatches.windows import pairs, sets_boundary
@@ -69,13 +71,13 @@ class CallerOwnedBoundary(Mismatch):
             if sets_boundary(program, pair.engine):
                 message = f"set_gradient_accumulation_boundary() is called although {_KEY} is false: DeepSpeed raises."
                 event = next(e for e in program.events if e.kind == "set-boundary")
-                yield self.found(message, [event.source], [Fix("Leave the call out: step() ends the window.")])
+                fix = Fix("Leave the call out: step() ends the window.")
+                yield self.found(message, [event.source], [fix], consequence="Nothing is trained: the call raises.")
                 return
             if pair.step is not None and (message := _fault(pair, known)):
                 fixes = [
                     Fix(
-                        f"{pair.engine.name}.backward(loss / n, scale_wrt_gas=False) with n micro-batches in the "
-                        "window."
+                        f"{pair.engine.name}.backward(loss / n, scale_wrt_gas=False) with n micro-batches in a window."
                     ),
                     Fix("gradient_accumulation_steps 1 in the config, with the division by n in the script."),
                 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.job import Fact
 from dsaccum_helpers.mismatches.entry import Mismatch, needs_accumulation
+from dsaccum_helpers.mismatches.layers import older
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,11 +27,14 @@ class ClippingHidesScale(Mismatch):
     """The gradient is the sum over the window instead of its mean, and clipping makes the updates look harmless."""
 
     code = "clipping-hides-scale"
-    title = "Clipping hides a gradient that is too large"
-    symptom = "No message. Every update keeps to the clipping norm; only the norm before clipping is N times too large."
-    cause = "engine.backward(loss, scale_wrt_gas=False) without dividing, under gradient clipping."
-    consequence = "The clipping norm decides the size of every update, not the gradient and the learning rate."
-    remedy = "Mend the scale (drop scale_wrt_gas=False), then choose the clipping norm for the right gradient."
+    title = "Clipping or the optimizer hides a gradient of the wrong scale"
+    symptom = "No message. The loss falls as it should; only the gradient norm before clipping is N times off."
+    cause = (
+        "The gradient is wrong by a factor (a sum in place of a mean, say). Clipping cuts one that is too large, and "
+        "Adam and its kin divide by the gradient's own size."
+    )
+    consequence = "The clipping norm or the optimizer decides the size of every update, not the gradient."
+    remedy = "Mend the scale first, then choose the clipping norm for the right gradient."
 
     severity = "warning"
     #: Faults of the gradient's scale; without one of them there is nothing to hide.
@@ -49,10 +53,10 @@ class ClippingHidesScale(Mismatch):
         hides = []
         if clip:
             said = "is not given, which means 1.0 from DeepSpeed 0.19.3 on," if place is None else f"{clip:g}"
-            hides.append(f"gradient_clipping {said} cuts every gradient that is longer to the same norm")
+            hides.append(f"gradient_clipping {said} cuts every gradient that is too large to the same norm")
         if optimizer:
             hides.append(f"{optimizer} divides by the gradient's own size, so the updates hardly change with its scale")
-        text = f"The gradient's scale is wrong, and the loss will hardly show it: {'; '.join(hides)}."
+        text = f"The gradient's scale is wrong, and the loss may not show it: {'; '.join(hides)}."
         consequence = (
             "Measured: a loss divided twice ends 0.17 from the right weights with SGD, 0.00002 with Adam; a gradient 4 "
             "times too large ends 0.11 away without clipping, 0.01 with it. Only the norm before clipping shows it."
@@ -91,16 +95,18 @@ def _clipping(job: Job) -> tuple[float, Source | None]:
     config = job.config
     value = config.get("gradient_clipping") if config is not None else None
     place = config.source("gradient_clipping") if config is not None and value is not None else None
-    if value in (None, "auto"):
+    lightning = job.framework == "lightning"  # which fills in its own norm, where the config has none
+    if value == "auto" or config is None or (lightning and value is None):
         names = ("trainer.max_grad_norm", "trainer.gradient_clip_val", "accelerate.gradient_clipping")
         fact = next((fact for name in names if (fact := job.fact(name))), None)
         if fact is not None:
             value, place = fact.value, fact.source
+        elif lightning:
+            return 0.0, None
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value), place
-    from dsaccum_helpers.mismatches.layers import older
-
-    return (0.0 if older(job, "deepspeed", "0.19.3") and value is None else DEFAULT_CLIPPING), place
+    off = value is None and older(job, "deepspeed", "0.19.3") is True
+    return (0.0 if off else DEFAULT_CLIPPING), place
 
 
 def _optimizer(job: Job) -> tuple[str, Source | None]:

@@ -61,9 +61,9 @@ class GuardedEngineStep(Mismatch):
             how = f"under `{guard.text}`" if guard else "behind the loop over the micro-batches"
             calls = f"once in {own} micro-batches" if own else "not once for each micro-batch"
             message = f"{name}.step() stands {how} ({at(pair.step)}): it is called {calls}, and the engine counts "
-            message += f"{count or 'its accumulation steps in'} calls: "
-            total = f"{own} x {count} = {own * count}" if own and count else "accumulation steps times as many"
-            message += f"an update only every {total} micro-batches."
+            message += f"{count} calls: " if count else "its accumulation steps in these calls: "
+            total = f"every {own} x {count} = {own * count} micro-batches" if own and count else "as many times later"
+            message += f"an update comes only {total}."
         if known.stage in (1, 2) and not (guard is not None and guard.kind == "boundary"):
             message += f" At ZeRO-{known.stage} only the last micro-batch of them survives."
         fix = Fix(f"Call {name}.step() after every {name}.backward(loss), without the condition.")

@@ -62,7 +62,7 @@ class KnownBadVersion(Mismatch):
         if "stages" in row.when and (stage := job.fact("zero_stage")):
             found.append(stage.source)
         if row.when.get("accumulates"):
-            found += [source for source in numerics.steps_source(job) if source]
+            found += numerics.steps_source(job)
         return found
 
 

@@ -6,6 +6,7 @@ from dsaccum_helpers.effective import effective
 from dsaccum_helpers.effective.owners import TRAINERS
 from dsaccum_helpers.mismatches.entry import Mismatch, needs_accumulation
 from dsaccum_helpers.mismatches.layers import counted, epoch_length, older, whole, whole_windows
+from dsaccum_helpers.mismatches.planned import FLUSHES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,8 +20,10 @@ if TYPE_CHECKING:
 
 #: The Trainer divides a short last window by its own length from this version on.
 WEIGHTS_SHORT_WINDOWS = "4.46.0"
-#: Frameworks that make an update of the short window at the end of an epoch.
-FLUSHES = ("accelerate", *TRAINERS)
+
+
+_NONE = "No update is made at all, without a message."
+_SHORT = "The last update of each epoch is made of fewer micro-batches and is too small by as much (k of N: k/N of it)."
 
 
 class LeftoverMicroBatches(Mismatch):
@@ -34,7 +37,6 @@ class LeftoverMicroBatches(Mismatch):
     )
     consequence = "Updates mix two epochs, the last micro-batches are lost, and the schedule is longer than the run."
     remedy = "Make len(loader) a multiple of gradient_accumulation_steps (drop_last on the window, or pad the data)."
-
     severity = "warning"
 
     def check(self, job: Job) -> Iterable[Finding]:
@@ -56,7 +58,7 @@ class LeftoverMicroBatches(Mismatch):
             where,
             whole_windows(job, numbers, length, steps),
             severity="error" if none else None,
-            consequence="No update is made at all, without a message." if none else None,
+            consequence=_NONE if none else _SHORT if job.framework in FLUSHES else None,
         )
 
     def needs(self, setting: Setting) -> str | None:

@@ -25,9 +25,11 @@ class LoaderBatchDiffers(Mismatch):
 
     code = "loader-batch-differs"
     title = "The loader's batch is not the micro-batch of the config"
-    symptom = "No message. An epoch ends after half the steps; throughput and sample counts are off by two."
+    symptom = "No message. Epochs have more or fewer steps than planned; throughput and sample counts are off."
     cause = "DataLoader(batch_size=...) was set by hand, and train_micro_batch_size_per_gpu was not."
-    consequence = "Every update averages over twice the samples that the config claims."
+    consequence = (
+        "Every update averages over another number of samples than the config claims: twice, with twice the batch."
+    )
     remedy = "DataLoader(batch_size=engine.train_micro_batch_size_per_gpu())."
 
     def check(self, job: Job) -> Iterable[Finding]:

@@ -75,4 +75,4 @@ class LoggedLossScaled(Mismatch):
             fixes.append(
                 Fix("Install a newer transformers: from 4.46 on its Trainer has had several faults of this kind.")
             )
-        yield self.found(message, [event.source, *filter(None, numerics.steps_source(job))], fixes)
+        yield self.found(message, [event.source, *numerics.steps_source(job)], fixes)

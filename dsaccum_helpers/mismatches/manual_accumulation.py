@@ -28,6 +28,12 @@ if TYPE_CHECKING:
     from dsaccum_helpers.trace import Program
 
 
+_EVERY_MICRO_BATCH = (
+    "Every micro-batch is an update with its own gradient divided by the accumulation steps (80 updates in place of 20 "
+    "measured)."
+)
+
+
 class ManualAccumulation(Mismatch):
     """The script accumulates by itself and the engine does not know."""
 
@@ -96,10 +102,10 @@ class ManualAccumulation(Mismatch):
         message += f"{own or 'several'} micro-batches for each update."
         fix = Fix(
             "Put the micro-batch under `with accelerator.accumulate(model):`, call optimizer.step() each time, and "
-            "give "
-            "the count to Accelerator(gradient_accumulation_steps=...) and to the DeepSpeed config."
+            "give the count to Accelerator(gradient_accumulation_steps=...) and to the DeepSpeed config."
         )
-        return self.found(message, [pair.step.source, pair.backward.source], [fix])
+        where = [pair.step.source, pair.backward.source]
+        return self.found(message, where, [fix], consequence=_EVERY_MICRO_BATCH)
 
     def needs(self, setting: Setting) -> str | None:
         """One micro-batch per update needs no accumulation by hand."""

@@ -29,7 +29,7 @@ class MicroBatchSkipped(Mismatch):
     consequence = (
         "The windows of the ranks shift against each other, and updates mix micro-batches of different windows."
     )
-    remedy = "Decide before the forward pass, on all ranks alike; or give the engine loss * 0 and step all the same."
+    remedy = "Decide before the forward pass, on all ranks alike; or give the engine a loss of 0 and step all the same."
     learn = "notebooks/02_matched_or_mismatched.ipynb"
 
     def check(self, job: Job) -> Iterator[Finding]:
@@ -52,7 +52,7 @@ class MicroBatchSkipped(Mismatch):
         message += f"{window}and the windows of the ranks shift against each other, or ranks wait for each other."
         fix = Fix(
             "Decide before the forward pass and on all ranks alike; or call backward(loss * 0) and step() for such a "
-            "micro-batch as well."
+            "micro-batch as well (a loss that is NaN stays NaN so: let all ranks agree to leave the window out)."
         )
         where = [guard.source] if guard.source else []
         return self.found(message, [*where, pair.backward.source], [fix])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dsaccum_helpers.effective.owners import TRAINERS
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches import numerics
 from dsaccum_helpers.mismatches.entry import Mismatch
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from dsaccum_helpers.findings import Finding
     from dsaccum_helpers.job import Job
 
-TRAINERS = ("transformers", "trl")
 #: The first DeepSpeed that asserts, and the first Transformers that does not enter no_sync at these stages.
 ASSERTS, MENDED = "0.16.0", "4.48"
 
@@ -65,8 +65,7 @@ class NoSyncWithPartitionedGradients(Mismatch):
             for event in same_place(live(program)):
                 if event.kind == "no-sync":
                     text = f"no_sync is entered ({at(event)}) at ZeRO stage {known.stage}, where each process keeps "
-                    text += "only "
-                    text += "its part of the gradients and reduces them in every micro-batch: "
+                    text += "only its part of the gradients and reduces them in every micro-batch: "
                     text += f"DeepSpeed {ASSERTS} and newer assert that this is not done."
                     yield self.found(text, [event.source], self._fixes(job))
                     return

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dsaccum_helpers.effective import effective
+from dsaccum_helpers.job import Fact
 
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
 if TYPE_CHECKING:
     from typing import Any
 
-    from dsaccum_helpers.job import Fact, Job
+    from dsaccum_helpers.job import Job, Source
 
 #: Everybody who may say how many micro-batches make an optimizer step, where the effective number is not known.
 OWNERS = (
@@ -38,10 +39,10 @@ def steps(job: Job) -> int | None:
     return count or next((whole(fact.value) for name in OWNERS if (fact := job.fact(name))), None)
 
 
-def steps_source(job: Job) -> list[Any]:
-    """Where the count was read, as a list for ``where``."""
+def steps_source(job: Job) -> list[Source]:
+    """Where the count was read: one Source, or none."""
     facts = [effective(job).steps, *(job.fact(name) for name in OWNERS)]
-    return [next((fact.source for fact in facts if fact and fact.source and fact.source.file), None)]
+    return [fact.source for fact in facts if fact and fact.source and fact.source.file][:1]
 
 
 def uses_deepspeed(job: Job) -> bool:
@@ -86,7 +87,7 @@ def dtype(job: Job) -> tuple[str, Fact | None]:
     if config is not None:
         for block, name in (("bf16", "bf16"), ("bfloat16", "bf16"), ("fp16", "fp16")):
             if config.get(block, "enabled") is True:
-                return name, _fact(job, config.get(block, "enabled"), config.source(block, "enabled"))
+                return name, Fact(True, config.source(block, "enabled"))
     for name in ("bf16", "fp16"):
         if job.value(f"trainer.{name}") is True:
             return name, job.fact(f"trainer.{name}")
@@ -95,12 +96,6 @@ def dtype(job: Job) -> tuple[str, Fact | None]:
         if found:
             return found, job.fact(name)
     return ("fp32" if config is not None and config.kind == "file" else ""), None
-
-
-def _fact(job: Job, value: Any, source: Any) -> Fact:
-    from dsaccum_helpers.job import Fact
-
-    return Fact(value, source)
 
 
 def sum_dtype(job: Job) -> str:

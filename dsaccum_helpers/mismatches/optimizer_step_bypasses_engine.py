@@ -24,7 +24,8 @@ class OptimizerStepBypassesEngine(Mismatch):
     symptom = "ZeRO-0: no message. ZeRO-1 and 2: KeyError: 0. ZeRO-3: the counters of the engine stay at 0."
     cause = "optimizer.step() was kept from a plain PyTorch loop; the engine owns the optimizer and its window."
     consequence = (
-        "An update in every micro-batch from an unfinished window (80 instead of 20 measured); ranks drift apart."
+        "ZeRO-0 and 3: an update in every micro-batch from an unfinished window (80 instead of 20 measured), and at "
+        "ZeRO-0 ranks drift apart. ZeRO-1 and 2: the first such step raises KeyError."
     )
     remedy = "Call engine.step() after every engine.backward(loss), and nothing else."
     learn = "notebooks/02_matched_or_mismatched.ipynb"
@@ -43,7 +44,7 @@ class OptimizerStepBypassesEngine(Mismatch):
 
     def _said(self, event: Event, engine: Engine, known: Setup) -> Finding:
         message = f"The optimizer of the engine is stepped directly ({at(event)}). {engine.name}.step() does not count "
-        message += f"this: the window of {known.gas or 'the accumulation steps'} does not exist for it. "
+        message += f"this: the window{f' of {known.gas}' if known.gas else ''} does not exist for it. "
         stages = {0: "At ZeRO-0 every call is an update from an unfinished sum, and ranks drift apart."}
         stages |= dict.fromkeys((1, 2), f"At ZeRO-{known.stage} it ends in KeyError: 0.")
         message += stages.get(known.stage if known.stage is not None else -1, "At ZeRO-3 its counters stay at 0.")

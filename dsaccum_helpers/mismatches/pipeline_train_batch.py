@@ -21,7 +21,7 @@ class PipelineTrainBatch(Mismatch):
 
     code = "pipeline-train-batch"
     title = "train_batch() is taken for one micro-batch"
-    symptom = "TypeError: a DataLoader is not an iterator; StopIteration; or, without a message, N times the updates."
+    symptom = "TypeError: 'DataLoader' object is not an iterator; StopIteration; or, silently, N times the updates."
     cause = "PipelineEngine.train_batch(data_iter) pulls accumulation-steps micro-batches itself and updates once."
     consequence = "A loop over micro-batches around it makes accumulation-steps updates out of what is counted as one."
     remedy = (
@@ -47,9 +47,9 @@ class PipelineTrainBatch(Mismatch):
         role = getattr(data, "role", None)
         if role == "loader":
             message = (
-                f"train_batch is fed a loader ({at(event)}): it calls next() {count} times, which a DataLoader does "
+                f"train_batch is fed a loader ({at(event)}): it calls next() on it {count} times, and a DataLoader is "
             )
-            message += "not have. It wants an iterator."
+            message += "no iterator."
             fix = Fix("data = iter(RepeatingLoader(loader)) once, and train_batch(data_iter=data) in the loop.")
             yield self.found(message, [event.source], [fix])
             return

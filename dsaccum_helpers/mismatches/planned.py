@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dsaccum_helpers.effective import effective
+from dsaccum_helpers.effective.owners import TRAINERS
 from dsaccum_helpers.mismatches import numerics
 from dsaccum_helpers.mismatches.layers import epoch_length
 
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
     from dsaccum_helpers.job import Job
 
 #: Trainers that step with the micro-batches left at the end of an epoch, so that a short window is a step too.
-FLUSHES = ("transformers", "trl", "accelerate")
+FLUSHES = (*TRAINERS, "accelerate")
 
 
 def micro_batches(job: Job) -> int | None:

@@ -26,6 +26,9 @@ NAMES = {
 }
 
 
+_SAME_BATCH = "A step is of the same size, so the schedule fits; a window that was not complete is lost."
+
+
 class ResumeChangedBatch(Mismatch):
     """Counters and schedules of a checkpoint are in units of the batch that wrote it."""
 
@@ -59,8 +62,11 @@ class ResumeChangedBatch(Mismatch):
             text.append(f"The checkpoint is at step {step} and {planned[1]}: nothing would be trained.")
         facts = [job.fact(name) for name in (*NAMES.values(), "checkpoint.global_step")]
         where: list[Source] = [fact.source for fact in facts if fact]
-        where += filter(None, numerics.steps_source(job))
-        yield self.found(" ".join(text), where, self._fixes(job, then, now), severity=severity)
+        where += numerics.steps_source(job)
+        shared = effective(job).shared
+        same = _batch(then, shared) is not None and _batch(then, shared) == _batch(now, shared)
+        fixes, does = self._fixes(job, then, now), _SAME_BATCH if same else None
+        yield self.found(" ".join(text), where, fixes, severity=severity, consequence=does)
 
     def _refusal(self, job: Job, other_world: bool) -> tuple[str, list[str]]:
         """ZeRO 1 to 3 refuse to load what another number of processes has written."""

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from dsaccum_helpers.findings import Finding
     from dsaccum_helpers.job import Fact, Job
 
-#: Intervals of trainers, the argument that must be "steps" for them to count (None: it is unless said otherwise), and
-#: the default, which nobody chose.
+#: Intervals of trainers; for each the arguments that switch it on with "steps", whether it is on where these are not
+#: given, and the default, which nobody chose.
 INTERVALS = {
     "trainer.logging_steps": (("trainer.logging_strategy",), True, 500),
     "trainer.save_steps": (("trainer.save_strategy",), True, 500),
@@ -58,7 +58,7 @@ class StepUnitConfusion(Mismatch):
                     text = (
                         f"{name} goes up once in each optimizer step, and here it is set to a number times the "
                         f"accumulation steps ({at(event)}): the number in a checkpoint's name counts optimizer steps "
-                        "already, so the run believes to be further than it is and stops early."
+                        "already, so the run takes itself to be further than it is and stops early."
                     )
                     yield self.found(text, [event.source], [Fix(f"Set {name} to the number as it is.")])
 

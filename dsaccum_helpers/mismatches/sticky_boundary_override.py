@@ -39,7 +39,7 @@ class StickyBoundaryOverride(Mismatch):
                 values = {getattr(e.info["value"], "value", None) for e in calls}
                 if values == {False}:
                     yield self._said(calls, False, known)
-                elif values == {True} and known.gas != 1 and not _first(calls):
+                elif values == {True} and known.gas != 1 and not _passed_on(calls):
                     yield self._said(calls, True, known)
 
     def _said(self, calls: list[Event], value: bool, known: Setup) -> Finding:
@@ -56,6 +56,6 @@ class StickyBoundaryOverride(Mismatch):
         return self.found(message, [event.source for event in calls], [fix])
 
 
-def _first(calls: list[Event]) -> bool:
-    """Is the value only passed on, not a constant?"""
+def _passed_on(calls: list[Event]) -> bool:
+    """Is the value of a call only passed on, and no constant?"""
     return any(event.info["value"] is None for event in calls)

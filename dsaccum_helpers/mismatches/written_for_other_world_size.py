@@ -21,9 +21,9 @@ class WrittenForOtherWorldSize(Mismatch):
     code = "written-for-other-world-size"
     title = "The numbers are right for another number of processes"
     symptom = "deepspeed.initialize raises an AssertionError; the same file works on another machine."
-    cause = "The config was written for twice as many processes as now run it."
+    cause = "The config was written for another number of processes than now runs it."
     consequence = "Nothing is trained: the engine refuses the configuration."
-    remedy = "Start as many processes as the file was written for, or double gradient_accumulation_steps."
+    remedy = "Start as many processes as the file was written for, or change accumulation steps or train batch to fit."
     learn = "notebooks/01_three_numbers.ipynb"
     refused = True
 

@@ -25,8 +25,8 @@ class ZeroGradInsideWindow(Mismatch):
     cause = "zero_grad() in every micro-batch was kept from a plain PyTorch loop; the engine clears after its update."
     consequence = (
         "ZeRO-0, 1 and 3: only the last micro-batch of a window remains, divided by the accumulation steps (0.33 of "
-        "the "
-        "right norm measured). ZeRO-2 is unharmed, its gradients are elsewhere."
+        "the right norm measured, accumulation steps 4). ZeRO-2 is unharmed, its gradients are elsewhere; so is ZeRO-3 "
+        "by engine.zero_grad()."
     )
     remedy = "Leave zero_grad() out: engine.step() clears the gradients after each update."
     learn = "notebooks/02_matched_or_mismatched.ipynb"
@@ -51,10 +51,8 @@ class ZeroGradInsideWindow(Mismatch):
             )
             message += "at other stages it throws them away."
         else:
-            message += (
-                f"what the micro-batches before have gathered is thrown away, one of {window} remains, divided by "
-            )
-            message += f"{window}. (ZeRO-2 would be unharmed.)"
+            message += "what the micro-batches before have gathered is thrown away, and only the last one remains, "
+            message += f"divided by {window}. (ZeRO-2 would be unharmed.)"
         fix = Fix(f"Leave the line out: {event.actor.name}.step() clears the gradients after each update.")
         return self.found(message, [event.source], [fix], severity="note" if harmless else None)
 
