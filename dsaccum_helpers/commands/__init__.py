@@ -33,6 +33,7 @@ dsaccum: do batch and accumulation settings of a DeepSpeed training agree?
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``dsaccum`` with these arguments, those of the command line by default; the exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    _open_streams()
     try:
         return _run(words)
     except DsaccumError as error:
@@ -42,8 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # Who reads us has left, as `head` does. Python would complain once more when it closes standard output.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        # Who reads us has left, as `head` does.
+        _drop_output()
         return 141
     except Exception as error:  # a person in trouble gets no traceback of ours
         if os.environ.get("DSACCUM_DEBUG"):
@@ -56,17 +57,39 @@ def complain(text: str) -> None:
     """One line on standard error, whatever a file name or a value of the person's holds."""
     line = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in " ".join(text.split()))
     encoding = sys.stderr.encoding or "ascii"
-    print("dsaccum:", line.encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr)
+    try:
+        print("dsaccum:", line.encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr)
+    except OSError:  # nobody can be told; the exit status still says it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 def say(text: str) -> None:
     """Print text, also where the terminal cannot show every character of it."""
     try:
-        sys.stdout.write(text)
-    except UnicodeEncodeError:
-        encoding = sys.stdout.encoding
-        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
-    sys.stdout.flush()
+        try:
+            sys.stdout.write(text)
+        except UnicodeEncodeError:
+            encoding = sys.stdout.encoding
+            sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _drop_output()
+        text = f"standard output cannot be written ({error.strerror or error}). Smallest fix: write to another place."
+        raise DsaccumError(text) from None
+
+
+def _open_streams() -> None:
+    """Stand in for streams that whoever started us has closed: a file opened later would take their number."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - for as long as we run
+
+
+def _drop_output() -> None:
+    """Python would complain once more when it closes standard output at the end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _run(words: list[str]) -> int:
@@ -96,4 +119,4 @@ def _run(words: list[str]) -> int:
     advice = nearest(command, (*COMMANDS, "--help", "--version")) or "check"
     if os.path.exists(command):
         advice = f"check {command}"
-    raise JobError(f"{command:.60} is no command. Smallest fix: dsaccum {advice}.")
+    raise JobError(f"{command[:60] or repr(command)} is no command. Smallest fix: dsaccum {advice}.")

@@ -7,6 +7,7 @@ from dsaccum_helpers.commands.answer import as_json, finish, read, show
 from dsaccum_helpers.job import JobError
 from dsaccum_helpers.mend.files import write
 from dsaccum_helpers.mend.repair import Repair, repair_files
+from dsaccum_helpers.readers.files import kept
 
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
 if TYPE_CHECKING:
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from dsaccum_helpers.job import Job
 
 __all__ = ["run"]
-
-STANDARD_INPUT = "standard input"
 
 
 def run(options: Options) -> int:
@@ -31,7 +30,7 @@ def run(options: Options) -> int:
     if options.worlds or options.format not in ("text", "json"):
         other = "--for" if options.worlds else f"--format {options.format}"
         raise JobError(f"{other} does not go with --fix or --write. Smallest fix: leave it out.")
-    options.paths = [_uploaded(path) for path in options.paths]
+    options.paths = [kept(path) for path in options.paths]
 
     def judged(job: Job) -> Report:
         return diagnose(job, options.select, options.ignore)
@@ -40,7 +39,7 @@ def run(options: Options) -> int:
     before = judged(job)
     result = repair_files(job, options.paths, lambda paths: read(options, paths), judged)
     if options.write:
-        mended = [{"file": name, "kept": _written(name, result)} for name in result.texts]
+        mended = [{"file": name, "kept": _written(name, result, options.paths)} for name in result.texts]
     else:
         mended = [{"file": name, "diff": result.diff(name)} for name in result.texts]
     said = result.report if options.write else before
@@ -58,15 +57,8 @@ def run(options: Options) -> int:
     return finish([said])
 
 
-def _uploaded(path: Any) -> Any:
-    """Standard input can be read once only."""
-    import sys
-
-    return (STANDARD_INPUT, sys.stdin.buffer.read()) if path == "-" else path
-
-
-def _written(name: str, result: Repair) -> str:
-    if name == STANDARD_INPUT:
-        raise JobError("--write: standard input cannot be written. Smallest fix: give the file's name, or --fix.")
+def _written(name: str, result: Repair, paths: list[Any]) -> str:
+    if any(isinstance(path, tuple) and path[0] == name for path in paths):
+        raise JobError(f"--write: {name} cannot be written. Smallest fix: give the file's name, or --fix.")
     originals = result.originals
     return write(name, result.texts[name][1], originals.content[name], originals.encoding[name])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 from dsaccum_helpers.job import CONFIG_FACTS, FACTS, FRAMEWORKS, JobError
 
@@ -15,6 +16,8 @@ __all__ = ["Options", "nearest", "parse"]
 
 FORMATS = ("text", "json", "sarif", "github", "html")
 FLAGS = ("--here", "--fix", "--write", "--help")
+#: A version of a package, as in 2.3, v0.15.0, 2.1.0+cu118, 0.15.*
+VERSION = re.compile(r"[vV]?\d[\w.+!*-]*$", re.ASCII)
 #: Beginnings of facts that take any further name.
 OPEN_FACTS = ("environment", "trainer", "accelerator", "accelerate", "plugin", "generation")
 
@@ -44,7 +47,8 @@ def parse(words: list[str]) -> Options:
             options.paths += rest
             break
         if word == "-" or not word.startswith("-"):
-            options.paths.append(word)
+            if word not in options.paths:  # what is given twice says nothing more, and standard input is read once
+                options.paths.append(word)
             continue
         name, given, value = word.partition("=")
         name = {"-h": "--help"}.get(name, name)
@@ -101,9 +105,9 @@ def _worlds(options: Options, name: str, value: str) -> None:
 
 def _have(options: Options, name: str, value: str) -> None:
     package, equal, version = (part.strip() for part in value.partition("=="))
-    if not (package and equal and version[:1].isdigit()):
+    if not (package and equal and VERSION.match(version)):
         raise JobError(f"{name} {value!r:.60} is not NAME==VERSION. Smallest fix: {name} {EXAMPLES[name]}.")
-    options.have[package] = version
+    options.have[package] = version.lstrip("vV")
 
 
 def _set(options: Options, name: str, value: str) -> None:

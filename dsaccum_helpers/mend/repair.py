@@ -89,7 +89,7 @@ def _steps(
     """Fixes that mend a finding, bring no other, and can be written: with the fewest changes first."""
     for finding in report.findings:
         for fix in finding.fixes:
-            changed = {name: value for name, value in fix.set.items() if job.value(name) != value}
+            changed = {name: value for name, value in fix.set.items() if repr(job.value(name)) != repr(value)}
             places = _places(job, changed, originals)
             for names in _choices(job, changed) if places else ():
                 trial = _clone(job)

@@ -176,7 +176,9 @@ def _refused(job: Job, values: dict[str, Any]) -> tuple[str, list[Fix]]:
         settings = [{key: setting[key] if key in kept else None for key in KEYS} for setting in settings]
     offers = []
     for setting in settings:
-        shown = [f"{key} {value}" for key, value in setting.items() if value is not None and values.get(key) != value]
+        # repr: 64.0 and true are equal to 64 and 1, and are to be replaced.
+        changed = {key: value for key, value in setting.items() if repr(values.get(key)) != repr(value)}
+        shown = [f"{key} {value}" for key, value in changed.items() if value is not None]
         offers.append(Fix(f"Set {' and '.join(shown)}.", {**_mended(job), **owned(job, setting)}))
     return text, offers
 

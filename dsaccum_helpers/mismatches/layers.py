@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def whole(value: Any) -> int | None:
     """The value as a positive integer, also where a shell wrote it as text; None where it is none."""
-    if isinstance(value, str) and value.strip().isdecimal():
+    if isinstance(value, str) and value.strip().isdecimal() and len(value) < 20:
         value = int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 

@@ -160,7 +160,8 @@ def _put(document: Document, parsed: Parsed, job: Job) -> bool:
     elif document.encoding == "utf-8-sig":
         config.strict = config.strict or ("Unexpected UTF-8 BOM (decode using utf-8-sig)", 1, 1)
     elif document.encoding != "utf-8":
-        config.strict = config.hjson = (f"the file is {document.encoding.upper()}, both readers expect UTF-8", 1, 1)
+        found = "not UTF-8" if document.encoding == "unknown" else document.encoding.upper()
+        config.strict = config.hjson = (f"the file is {found}, both readers expect UTF-8", 1, 1)
     job.configs.append(config)
     return True
 

@@ -23,6 +23,9 @@ _MARKS = (
     (b"\xff\xfe", "utf-16"),
     (b"\xfe\xff", "utf-16"),
 )
+#: The pipe of a shell's ``<(...)``, and standard input by its name.
+_PIPE = re.compile(r"/dev/(fd/\d+|stdin)$|/proc/self/fd/\d+$")
+_NO_WAIT = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 #: What no text holds; tabs, line ends, backspaces of progress bars and the escape of colours are left out.
 _CONTROL = re.compile(r"[\x00-\x06\x0e-\x1a\x1c-\x1f]")
 
@@ -41,16 +44,21 @@ def load(path: Any) -> Document:
         name, content = path
         if isinstance(content, str):
             content = content.encode("utf-8", "surrogatepass")
-        return document(str(name), bytes(content), None)
+        return document(str(name), bytes(content), os.curdir if name == STANDARD_INPUT else None)
     try:
         name = os.fsdecode(os.fspath(path))
     except TypeError:
         raise JobError(f"{path!r:.60} is no path. Smallest fix: give a file name, '-' or a dict.") from None
     if name == "-":
-        stream = getattr(sys.stdin, "buffer", None)
-        content = stream.read(LARGEST + 1) if stream else sys.stdin.read(LARGEST + 1).encode()
-        return document(STANDARD_INPUT, content, os.curdir)
+        return document(STANDARD_INPUT, _standard_input(), os.curdir)
     return document(name, _content(name), os.path.dirname(name) or os.curdir)
+
+
+def kept(path: Any) -> Any:
+    """The path; for standard input and pipes, which can be read once only, the pair of name and content."""
+    if path == "-":
+        return STANDARD_INPUT, _standard_input()
+    return (path, _content(path)) if isinstance(path, str) and _PIPE.match(path) and not is_file(path) else path
 
 
 def document(name: str, content: bytes, folder: str | None) -> Document:
@@ -72,16 +80,22 @@ def is_file(path: str) -> bool:
         return False
 
 
+def _standard_input() -> bytes:
+    stream = getattr(sys.stdin, "buffer", None)
+    return stream.read(LARGEST + 1) if stream else sys.stdin.read(LARGEST + 1).encode("utf-8", "replace")
+
+
 def _content(name: str) -> bytes:
     """The bytes of a regular file, or of the pipe that a shell's ``<(...)`` made."""
     try:
         mode = os.stat(name).st_mode
-        if stat.S_ISDIR(mode):
-            raise JobError(f"{name} is a folder. Smallest fix: give the files in it, for example {name.rstrip('/')}/*.")
-        if not stat.S_ISREG(mode) and not re.match(r"/dev/(fd/\d+|stdin)$|/proc/self/fd/\d+$", name):
-            raise JobError(f"{name} is no regular file. Smallest fix: give a file, or pipe the text in and give '-'.")
-        with open(name, "rb") as handle:
-            return handle.read(LARGEST + 1)
+        if stat.S_ISREG(mode):
+            # Some files of /proc would wait for more, as pipes do.
+            with open(name, "rb", opener=lambda path, flags: os.open(path, flags | _NO_WAIT)) as handle:
+                return handle.read(LARGEST + 1) or b""
+        if _PIPE.match(name) and not stat.S_ISDIR(mode):
+            with open(name, "rb") as handle:
+                return handle.read(LARGEST + 1)
     except FileNotFoundError:
         raise JobError(f"{_shown(name)} does not exist. Smallest fix: check the path and its folder.") from None
     except PermissionError:
@@ -89,11 +103,15 @@ def _content(name: str) -> bytes:
     except (OSError, ValueError, MemoryError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise JobError(f"{_shown(name)} cannot be read ({why}). Smallest fix: give another path to it.") from None
+    shown = _shown(name)
+    if stat.S_ISDIR(mode):
+        raise JobError(f"{shown} is a folder. Smallest fix: give the files in it, for example {shown.rstrip('/')}/*.")
+    raise JobError(f"{shown} is no regular file. Smallest fix: give a file, or pipe the text in and give '-'.")
 
 
 def _shown(name: str) -> str:
     """A name that fits into one line."""
-    printable = "".join(letter if letter.isprintable() else "?" for letter in name)
+    printable = "".join(letter if letter.isprintable() else "?" for letter in name) or "''"
     return printable if len(printable) <= 120 else printable[:60] + "…" + printable[-50:]
 
 

@@ -1,0 +1,102 @@
+"""Odd use of the command line: each fault that was found by hand, so that it stays mended."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dsaccum_helpers.commands import main
+from dsaccum_helpers.doctor import check, mend_files
+
+CONFIG = '{\n "train_batch_size": 64,\n "train_micro_batch_size_per_gpu": 4,\n "gradient_accumulation_steps": 4\n}\n'
+
+
+def shell(line: str, folder: Path) -> tuple[int, str, str]:
+    """A line of bash with ``$D`` for dsaccum, as a user has it: without the variable that shows our faults."""
+    environment = {name: value for name, value in os.environ.items() if name not in ("DSACCUM_DEBUG",)}
+    environment |= {"D": f"{sys.executable} -m dsaccum_helpers.commands"}
+    (folder / "ds.json").write_text(CONFIG)
+    done = subprocess.run(["bash", "-c", line], cwd=folder, env=environment, capture_output=True, timeout=60)
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "said"),
+    [
+        ("$D check - <&-", 2, "standard input is empty"),
+        ("$D check ds.json --processes 3 >&-", 1, ""),
+        ("$D check missing.json 2>&-", 2, ""),
+        ("$D check ds.json --processes 3 >&- 2>&- <&-", 1, ""),
+        ("$D check ds.json >/dev/full", 2, "standard output cannot be written (No space left on device)"),
+        ("$D explain >/dev/full", 2, "standard output cannot be written (No space left on device)"),
+        ("$D check missing.json 2>/dev/full", 2, ""),
+        ("$D check - - --processes 4 <ds.json", 0, ""),
+        ("$D check <(cat ds.json) --processes 3 --write", 2, "cannot be written. Smallest fix: give the file's name"),
+        ("$D check /proc/kmsg", 2, "/proc/kmsg"),
+    ],
+)
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full and /proc")
+def test_streams(line: str, status: int, said: str, tmp_path: Path) -> None:
+    code, _, errors = shell(line, tmp_path)
+    assert code == status, errors
+    assert said in errors
+    assert len(errors.splitlines()) == bool(said)
+    assert "a fault of dsaccum" not in errors
+
+
+def test_a_pipe_is_read_once_and_mended(tmp_path: Path) -> None:
+    for line in ("cat ds.json | $D check /dev/stdin", "$D check <(cat ds.json)", "$D check - <ds.json"):
+        code, out, _ = shell(f"{line} --processes 3 --fix", tmp_path)
+        assert code == 1
+        assert '+ "train_batch_size": 48' in out
+    launch = "deepspeed --num_gpus 3 train.py --deepspeed_config ds.json"
+    assert '+ "train_batch_size": 48' in shell(f"echo {launch} | $D check - --fix", tmp_path)[1]
+
+
+@pytest.mark.parametrize("name", ["folder", "fifo", ""])
+def test_what_is_no_file_is_said_once(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("folder").mkdir()
+    os.mkfifo("fifo")
+    assert main(["check", name]) == 2
+    said = capsys.readouterr().err
+    assert said.count("Smallest fix") == 1
+    assert (name or "''") in said
+
+
+@pytest.mark.parametrize("given", ["deepspeed==0.15.0,transformers==4.46", "deepspeed==latest", "deepspeed=0.15"])
+def test_a_version_that_is_none(given: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--set", "zero_stage=1", "--have", given]) == 2
+    assert "NAME==VERSION" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("value", ["6.4e1", "64.0", "true"])
+def test_a_value_that_only_equals_an_integer_is_replaced(value: str, tmp_path: Path) -> None:
+    path = tmp_path / "ds.json"
+    path.write_text(CONFIG.replace("64", value))
+    finding = check(str(path), processes=4).findings[0]
+    assert finding.code == "batch-value-type"
+    assert finding.fixes[0].description.startswith("Set train_batch_size ")
+    mended = mend_files(str(path), processes=4).texts[str(path)][1]
+    assert isinstance(json.loads(mended)["train_batch_size"], int)
+    assert json.loads(mended)["train_batch_size"] is not True
+
+
+def test_an_integer_of_thousands_of_digits_as_text() -> None:
+    job = {"trainer.gradient_accumulation_steps": "9" * 6000, "accelerator.gradient_accumulation_steps": "9" * 6000}
+    for framework in ("transformers", "accelerate"):
+        assert check(json.loads(CONFIG), processes=4, framework=framework, set=job).verdict == "mismatch"
+
+
+def test_another_encoding_is_not_called_unknown(tmp_path: Path) -> None:
+    path = tmp_path / "ds.json"
+    path.write_bytes(CONFIG.replace("{", '{"name": "é",', 1).encode("latin-1"))
+    message = check(str(path), processes=4).findings[0].message
+    assert "the file is not UTF-8" in message
