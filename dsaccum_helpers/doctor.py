@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 
+from dsaccum_helpers.batch import SIZES
 from dsaccum_helpers.effective import effective
 from dsaccum_helpers.findings import SEVERITIES, Report
 from dsaccum_helpers.job import Fact, Job, JobError, Source
 from dsaccum_helpers.mismatches import GROUPS, find, load
-
-SIZES = {"processes", "tensor_parallel", "pipeline_parallel", "sequence_parallel"}
 
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
 if TYPE_CHECKING:
@@ -124,7 +123,7 @@ def _codes(job: Job) -> Iterable[str]:
         "versions": bool(job.versions),
         "processes": bool(job.launches),
         # How many processes there are is asked of every job: it alone is no reason to load two dozen rules.
-        "facts": bool(job.facts.keys() - SIZES or job.speakers),
+        "facts": bool(job.facts.keys() - {*SIZES} or job.speakers),
     }
     for group in GROUPS.values():
         for code, evidence in group.items():

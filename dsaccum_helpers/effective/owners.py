@@ -25,6 +25,11 @@ _DEFAULT = Source("default of TrainingArguments")
 _UNKNOWN = "\ue000"  # stands in the words of a launch command for what is not known there
 PER_DEVICE, ACCUMULATION = "trainer.per_device_train_batch_size", "trainer.gradient_accumulation_steps"
 VARIABLE = "environment.ACCELERATE_GRADIENT_ACCUMULATION_STEPS"
+PLUGIN, ARGUMENT = "plugin.gradient_accumulation_steps", "accelerator.gradient_accumulation_steps"
+FLAG, FIELD = "accelerate.flag.gradient_accumulation_steps", "accelerate.gradient_accumulation_steps"
+#: Who says an accumulation count to Accelerate beside DeepSpeed's file, the one that wins first. The launcher exports
+#: its flag, or the field of its YAML, over what the shell has.
+COUNTS = (PLUGIN, FLAG, FIELD, VARIABLE, ARGUMENT)
 
 
 def given(job: Job, replicas: int | None) -> Given:
@@ -163,10 +168,7 @@ def accelerate_steps(job: Job) -> Fact | None:
     asked = job.fact(KEYS[2]) if engine else None
     if engine and job.config is not None and (asked is None or asked.value != "auto"):
         return _written(job, asked)
-    names = ["plugin.gradient_accumulation_steps"] if engine else []
-    names += [VARIABLE]
-    names += ["accelerate.flag.gradient_accumulation_steps", "accelerate.gradient_accumulation_steps"] if engine else []
-    for name in (*names, "accelerator.gradient_accumulation_steps"):
+    for name in COUNTS if engine else (VARIABLE, ARGUMENT):
         fact = job.fact(name)
         if fact is not None and fact.value not in (None, "auto"):
             return Fact(None if is_open(fact.value) else count(fact.value) or fact.value, fact.source)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches import numerics
 from dsaccum_helpers.mismatches.entry import Mismatch
+from dsaccum_helpers.mismatches.layers import older
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,10 +60,7 @@ class AccumulationDtype(Mismatch):
         """The type of the sum where nothing is asked for."""
         if job.config is not None and job.config.has("data_types", "grad_accum_dtype"):
             return ""  # something that is no type: DeepSpeed refuses it
-        from dsaccum_helpers.mismatches.known_bad_version import within
-
-        version = job.version("deepspeed")
-        if kind == "bf16" and numerics.zero_stage(job) == 0 and version and within(version, "<0.18.5"):
+        if kind == "bf16" and numerics.zero_stage(job) == 0 and older(job, "deepspeed", "0.18.5"):
             return "fp32"  # what these versions did without ZeRO
         return kind
 

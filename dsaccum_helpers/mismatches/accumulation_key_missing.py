@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dsaccum_helpers.batch import KEYS
 from dsaccum_helpers.effective import effective
-from dsaccum_helpers.effective.owners import ACCUMULATION, FILLS_ONE, TRAINERS, VARIABLE, uses_deepspeed
+from dsaccum_helpers.effective.owners import ACCUMULATION, COUNTS, FILLS_ONE, TRAINERS, uses_deepspeed
 from dsaccum_helpers.effective.world import count
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches.entry import Mismatch
@@ -21,14 +21,6 @@ if TYPE_CHECKING:
     from dsaccum_helpers.job import Fact, Job
 
 TRAIN, MICRO, STEPS = KEYS
-#: Who else may ask Accelerate for an accumulation count.
-_ASKING = (
-    "plugin.gradient_accumulation_steps",
-    VARIABLE,
-    "accelerate.flag.gradient_accumulation_steps",
-    "accelerate.gradient_accumulation_steps",
-    "accelerator.gradient_accumulation_steps",
-)
 
 
 class AccumulationKeyMissing(Mismatch):
@@ -85,7 +77,7 @@ def _counts_itself(job: Job) -> bool:
 
 
 def _asking(job: Job) -> Fact | None:
-    names = (ACCUMULATION,) if job.framework in TRAINERS else _ASKING
+    names = (ACCUMULATION,) if job.framework in TRAINERS else COUNTS
     facts = (job.fact(name) for name in names)
     return next((fact for fact in facts if fact is not None and count(fact.value)), None)
 

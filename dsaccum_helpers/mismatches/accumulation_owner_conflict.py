@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import namedtuple
 
 from dsaccum_helpers.effective import effective
-from dsaccum_helpers.effective.owners import TRAINERS, VARIABLE, uses_deepspeed
+from dsaccum_helpers.effective.owners import ARGUMENT, FIELD, FLAG, PLUGIN, TRAINERS, VARIABLE, uses_deepspeed
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches.entry import Mismatch
 from dsaccum_helpers.mismatches.layers import complete, counted, older, whole
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from dsaccum_helpers.job import Job, Source
 
 KEY = "gradient_accumulation_steps"
-FLAG, FIELD = f"accelerate.flag.{KEY}", f"accelerate.{KEY}"
-PLUGIN, ARGUMENT = f"plugin.{KEY}", f"accelerator.{KEY}"
 #: Fields of an Accelerate YAML that may not stand beside deepspeed_config_file.
 FIELDS = (
     KEY,

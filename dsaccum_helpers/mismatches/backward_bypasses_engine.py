@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches.entry import Mismatch
+from dsaccum_helpers.mismatches.layers import older
 from dsaccum_helpers.mismatches.windows import at, live, same_place, setup
 
 TYPE_CHECKING = False
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from dsaccum_helpers.mismatches.windows import Setup
     from dsaccum_helpers.trace import Event
 
-_SUPPORTED_SINCE = "0.18.3"
+_SUPPORTED_SINCE = "0.18.3"  # the first version that scales a direct backward
 
 
 class BackwardBypassesEngine(Mismatch):
@@ -50,7 +51,7 @@ class BackwardBypassesEngine(Mismatch):
         fix = Fix(f"{name}.backward(loss) in place of loss.backward().")
         message = f"backward() is called on the loss itself ({at(event)}) and not through {name}.backward(loss). "
         version = job.version("deepspeed")
-        if version is not None and _older(version):
+        if older(job, "deepspeed", _SUPPORTED_SINCE):
             message += (
                 f"DeepSpeed {version} then neither divides by {known.gas or 'the accumulation steps'} nor reduces "
             )
@@ -68,13 +69,3 @@ class BackwardBypassesEngine(Mismatch):
         message = f"backward() is called on the loss itself ({at(event)}) and not through accelerator.backward(loss): "
         message += "under DeepSpeed nobody steps the engine then, and no update happens at all."
         return self.found(message, [event.source], [Fix("accelerator.backward(loss) in place of loss.backward().")])
-
-
-def _older(version: str) -> bool:
-    """Is it older than the first version that scales a direct backward? Only numbers are compared."""
-    from packaging.version import InvalidVersion, Version
-
-    try:
-        return Version(version).release < Version(_SUPPORTED_SINCE).release
-    except InvalidVersion:
-        return False

@@ -59,10 +59,11 @@ class CallerOwnedBoundary(Mismatch):
         message += f"{does}."
         value = not off
         fix = Fix(f"Write {str(value).lower()} without quotes.", {_KEY: value})
-        where = [job.config.source(_KEY)]
+        where, title = [job.config.source(_KEY)], f"{_KEY} is not a boolean"
         if truthy == value:  # what is meant is also what happens
-            return self.found(message, where, [fix], severity="note", consequence="")
-        return self.found(message, where, [fix], consequence="Updates come at other times than the script means.")
+            return self.found(message, where, [fix], severity="note", consequence="", title=title)
+        does = "Updates come at other times than the script means."
+        return self.found(message, where, [fix], consequence=does, title=title)
 
     def _windows(self, program: Program, known: Setup) -> Iterator[Finding]:
         from dsaccum_helpers.mismatches.windows import pairs, sets_boundary

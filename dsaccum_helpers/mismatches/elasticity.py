@@ -9,6 +9,7 @@ from dsaccum_helpers.effective import effective
 from dsaccum_helpers.effective.world import count
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches.entry import Mismatch
+from dsaccum_helpers.mismatches.layers import older
 from dsaccum_helpers.mismatches.numbers import joined, product
 
 TYPE_CHECKING = False
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from dsaccum_helpers.findings import Finding
     from dsaccum_helpers.job import Config, Job
 
-_REMOVED = (0, 19)  # the block was removed during 0.19 (DeepSpeed PR 8563); 0.19.8 refuses it
+_REMOVED = "0.19"  # the block was removed during 0.19 (DeepSpeed PR 8563); 0.19.8 refuses it
 
 
 class Elasticity(Mismatch):
@@ -54,10 +55,9 @@ class Elasticity(Mismatch):
         block = config.get("elasticity")
         block = block if isinstance(block, dict) else {}
         enabled, version = block.get("enabled", False) is True, job.version("deepspeed")
-        parts = tuple(int(part) for part in (version or "").split(".")[:2] if part.isdecimal())
         where = [config.source("elasticity"), *(event.source for event in job.said("elasticity"))]
         fix = Fix(*_without_block(job, block))
-        if len(parts) == 2 and parts < _REMOVED:
+        if older(job, "deepspeed", _REMOVED):
             if enabled:
                 severity, text = _overrides(job, config, block)
                 yield self.found(f"{text} {fix.description}", where, [fix], severity=severity)

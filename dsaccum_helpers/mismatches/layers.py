@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dsaccum_helpers.effective.owners import TRAINERS, VARIABLE
+from dsaccum_helpers.effective.owners import ACCUMULATION, COUNTS, PER_DEVICE, TRAINERS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,8 +55,8 @@ def complete(
     numbers = {"train_batch_size": train or blank, "train_micro_batch_size_per_gpu": micro or blank}
     numbers["gradient_accumulation_steps"] = steps or blank
     if job.framework in TRAINERS:
-        numbers |= {"trainer.per_device_train_batch_size": micro} if micro else {}
-        numbers |= {"trainer.gradient_accumulation_steps": steps} if steps else {}
+        numbers |= {PER_DEVICE: micro} if micro else {}
+        numbers |= {ACCUMULATION: steps} if steps else {}
     if steps:
         numbers |= dict.fromkeys(accumulation_owners(job), steps)
     return numbers
@@ -64,9 +64,7 @@ def complete(
 
 def accumulation_owners(job: Job) -> list[str]:
     """The facts beside the DeepSpeed config that say an accumulation count in Accelerate."""
-    places = ("accelerate.flag", "accelerate", "plugin", "accelerator")
-    names = [f"{place}.gradient_accumulation_steps" for place in places]
-    names += [VARIABLE, "trainer.gradient_accumulation_steps"] if job.framework == "accelerate" else [VARIABLE]
+    names = (*COUNTS, ACCUMULATION) if job.framework == "accelerate" else COUNTS
     return [name for name in names if job.fact(name)]
 
 

@@ -6,6 +6,7 @@ from dsaccum_helpers.batch import KEYS, SIZES
 from dsaccum_helpers.effective.fault import Fault, find_fault
 from dsaccum_helpers.effective.owners import ACCUMULATION, PER_DEVICE, TRAINERS
 from dsaccum_helpers.findings import Fix
+from dsaccum_helpers.mismatches.layers import accumulation_owners
 
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
 if TYPE_CHECKING:
@@ -48,22 +49,16 @@ def owned(job: Job, setting: dict[str, Any]) -> dict[str, Any]:
     if job.framework in TRAINERS:
         more = {PER_DEVICE: micro, ACCUMULATION: steps}
     elif job.framework == "lightning":
-        more = {"trainer.accumulate_grad_batches": steps}
+        # Lightning refuses a config with an accumulation count.
+        setting, more = {**setting, KEYS[2]: None}, {"trainer.accumulate_grad_batches": steps}
     elif job.framework == "accelerate":
-        more = {name: steps for name in _COUNTS if job.fact(name) is not None}
+        more = dict.fromkeys(accumulation_owners(job), steps)
+    more = {name: number for name, number in more.items() if number is not None}
     if micro is not None and job.fact("loader.batch_size") is not None:
         more["loader.batch_size"] = micro
     if train is not None and job.value("wanted.train_batch_size", train) != train:
         more["wanted.train_batch_size"] = train
     return {**setting, **more}
-
-
-_COUNTS = (
-    "accelerator.gradient_accumulation_steps",
-    "accelerate.gradient_accumulation_steps",
-    "plugin.gradient_accumulation_steps",
-    "environment.ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
-)
 
 
 def joined(words: Iterable[Any], last: str = "and") -> str:

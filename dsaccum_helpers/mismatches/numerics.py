@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dsaccum_helpers.effective import effective
+from dsaccum_helpers.effective.owners import ACCUMULATION, COUNTS
 from dsaccum_helpers.job import Fact
 
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
@@ -12,13 +13,7 @@ if TYPE_CHECKING:
     from dsaccum_helpers.job import Job, Source
 
 #: Everybody who may say how many micro-batches make an optimizer step, where the effective number is not known.
-OWNERS = (
-    "trainer.gradient_accumulation_steps",
-    "trainer.accumulate_grad_batches",
-    "accelerate.gradient_accumulation_steps",
-    "plugin.gradient_accumulation_steps",
-    "accelerator.gradient_accumulation_steps",
-)
+OWNERS = (ACCUMULATION, "trainer.accumulate_grad_batches", *COUNTS)
 #: Spellings of the two 16-bit types, by frameworks and DeepSpeed.
 DTYPES = {
     **dict.fromkeys(("bf16", "bfloat16", "torch.bfloat16", "bf16-mixed", "bf16-true"), "bf16"),
@@ -53,7 +48,8 @@ def uses_deepspeed(job: Job) -> bool:
         return True
     flags = ("trainer.deepspeed", "accelerate.use_deepspeed", "accelerate.zero_stage", "plugin.zero_stage")
     kind = str(job.value("accelerate.distributed_type", ""))
-    return "DEEPSPEED" in kind.upper() or any(job.value(name) for name in flags)
+    named = kind.upper() + str(job.value("trainer.strategy", "")).upper()
+    return "DEEPSPEED" in named or any(job.value(name) for name in flags)
 
 
 def zero_stage(job: Job) -> int | None:

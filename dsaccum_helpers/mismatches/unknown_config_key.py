@@ -7,6 +7,7 @@ import copy
 from dsaccum_helpers.effective import effective
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches.entry import Mismatch
+from dsaccum_helpers.mismatches.layers import older
 from dsaccum_helpers.mismatches.unknown_keys import BATCH, MANY, unknown
 
 TYPE_CHECKING = False
@@ -69,13 +70,8 @@ class UnknownConfigKey(Mismatch):
         from dsaccum_helpers.known_keys import REMOVED, VERSION
 
         keys = sorted(REMOVED.intersection(config.values) - {"elasticity"})  # which has an entry of its own
-        version = job.version("deepspeed") if keys else None
-        if version:
-            from dsaccum_helpers.mismatches.known_bad_version import within
-
-            if not within(version, f">={VERSION}"):
-                return
-        if keys:
+        version = job.version("deepspeed")
+        if keys and not older(job, "deepspeed", VERSION):
             text = f"DeepSpeed {version or VERSION} refuses {_names(keys)}: the feature was removed"
             text += "." if version else ", and earlier versions read it."
             fix = Fix("Remove it, or stay with the version that it was written for.", dict.fromkeys(keys))
