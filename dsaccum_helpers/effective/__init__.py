@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dsaccum_helpers.batch import KEYS, BatchError, resolve_batch
 from dsaccum_helpers.effective.owners import ACCUMULATION, PER_DEVICE, TRAINERS, given
-from dsaccum_helpers.effective.world import count, parallel, processes
+from dsaccum_helpers.effective.world import parallel, processes, whole
 from dsaccum_helpers.job import Fact
 
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
@@ -60,18 +60,18 @@ class Effective:
     def _replicas(self, job: Job) -> int | None:
         """The processes divided by those that share samples; where nobody says, what an assertion of the log counts."""
         if self.processes is not None:
-            whole, rest = divmod(self.processes.value, self.shared)
-            return None if rest else whole
+            replicas, rest = divmod(self.processes.value, self.shared)
+            return None if rest else replicas
         for event in job.said("product-assertion"):
             # A trainer that multiplied the batch out saw other processes than the assertion counts.
             filled = job.framework in TRAINERS and job.value(KEYS[0]) == "auto"
             world = event.values.get("world")
-            return None if filled else count(int(world) if isinstance(world, float) and world >= 1 else world)
+            return None if filled else whole(int(world) if isinstance(world, float) and world >= 1 else world)
         return None
 
     @staticmethod
     def _whole(fact: Fact | None) -> Fact | None:
-        return Fact(count(fact.value), fact.source) if fact and count(fact.value) else None
+        return Fact(whole(fact.value), fact.source) if fact and whole(fact.value) else None
 
     def _known(self) -> bool:
         """Is every number that is given known, and at least one that fixes the batch?"""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dsaccum_helpers.batch import KEYS, BatchError, resolve_batch
 from dsaccum_helpers.effective import Effective, effective
 from dsaccum_helpers.effective.owners import TRAINERS
-from dsaccum_helpers.effective.world import at_least, count
+from dsaccum_helpers.effective.world import at_least, whole
 
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def _is_about(numbers: Effective, event: Event) -> bool:
     """Does the assertion multiply the numbers that the job has now?"""
     said = [event.values.get(name) for name in ("train", "micro", "steps")]
     known = [fact and fact.value for fact in numbers.given]
-    return all(count(n) for n in said) and all(k is None or k == n for k, n in zip(known, said, strict=True))
+    return all(whole(n) for n in said) and all(k is None or k == n for k, n in zip(known, said, strict=True))
 
 
 def _by_product(job: Job, numbers: Effective, event: Event) -> Fault | None:
@@ -180,7 +180,7 @@ def _by_numbers(numbers: Effective) -> Fault | None:
 
 def _by_wish(job: Job, numbers: Effective) -> Fault | None:
     """A batch that is asked for: can it be had, and is it the one that will be used?"""
-    wanted, replicas = count(job.value("wanted.train_batch_size")), numbers.replicas
+    wanted, replicas = whole(job.value("wanted.train_batch_size")), numbers.replicas
     train, micro = (fact and fact.value for fact in (numbers.train, numbers.micro))
     if wanted is None or replicas is None or wanted == train:
         return None

@@ -8,7 +8,7 @@ The rules were measured with Transformers 5.24, Accelerate 1.15 and Lightning 2.
 from __future__ import annotations
 
 from dsaccum_helpers.batch import KEYS
-from dsaccum_helpers.effective.world import count
+from dsaccum_helpers.effective.world import whole
 from dsaccum_helpers.job import Fact, Source
 
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
@@ -83,7 +83,7 @@ def _trainer(job: Job, replicas: int | None) -> Given:
     steps = _pinned(job, asked[2], ACCUMULATION) or steps
     train = asked[0]
     if train is not None and train.value == "auto":
-        known = replicas and count(micro.value) and count(steps.value)
+        known = replicas and whole(micro.value) and whole(steps.value)
         train = Fact(micro.value * steps.value * replicas, train.source) if known else None
     return (
         _plain(train),
@@ -112,7 +112,7 @@ def _opaque(job: Job, name: str) -> Fact | None:
 
 
 def _pinned(job: Job, asked: Fact | None, name: str) -> Fact | None:
-    return asked if asked and count(asked.value) and job.fact(name) is None else None
+    return asked if asked and whole(asked.value) and job.fact(name) is None else None
 
 
 def _written(job: Job, asked: Fact | None) -> Fact | None:
@@ -126,7 +126,7 @@ def _from_summary(job: Job) -> Given | None:
     """What the Trainer prints as it starts: batch size per device, total batch size, accumulation."""
     for event in job.said("training-summary"):
         found = [Fact(event.values.get(name), event.source) for name in ("train", "micro", "steps")]
-        if all(count(fact.value) for fact in found):
+        if all(whole(fact.value) for fact in found):
             return found[0], found[1], found[2]
     return None
 
@@ -155,7 +155,7 @@ def _accelerate(job: Job, replicas: int | None) -> Given:
     if micro is not None and micro.value == "auto":
         micro = loader
     if train is not None and train.value == "auto":
-        size, number = count(micro.value) if micro else None, count(steps.value) if steps else None
+        size, number = whole(micro.value) if micro else None, whole(steps.value) if steps else None
         train = Fact(size * number * replicas, train.source) if replicas and size and number else None
     return _plain(train), _plain(micro) if micro and micro.value is not None else micro, steps
 
@@ -171,7 +171,7 @@ def accelerate_steps(job: Job) -> Fact | None:
     for name in COUNTS if engine else (VARIABLE, ARGUMENT):
         fact = job.fact(name)
         if fact is not None and fact.value not in (None, "auto"):
-            return Fact(None if is_open(fact.value) else count(fact.value) or fact.value, fact.source)
+            return Fact(None if is_open(fact.value) else whole(fact.value) or fact.value, fact.source)
     return Fact(1, Source("default of Accelerator"))
 
 

@@ -21,7 +21,7 @@ _PARALLEL_KEYS = {
 SETS_WORLD_SIZE = ("deepspeed", "torchrun", "accelerate")
 
 
-def count(value: Any) -> int | None:
+def whole(value: Any) -> int | None:
     """The value as a positive integer: 8, "8" (an environment variable), None for all else."""
     if isinstance(value, str) and value.strip().isdecimal() and len(value) < 10:
         value = int(value)
@@ -31,18 +31,18 @@ def count(value: Any) -> int | None:
 def processes(job: Job) -> Fact | None:
     """How many training processes the job is launched with, by the first source that says a number."""
     for fact in job.all("processes"):
-        if count(fact.value):
+        if whole(fact.value):
             return fact
     for launch in job.launches:
         if launch.processes:
             return Fact(launch.processes, launch.source)
     for event in job.said("started"):
-        if count(event.values.get("processes")) and not by_ranks(event):
+        if whole(event.values.get("processes")) and not by_ranks(event):
             return Fact(event.values["processes"], event.source)
     if not any(launch.launcher in SETS_WORLD_SIZE for launch in job.launches):
         for fact in job.all("environment.WORLD_SIZE"):
-            if count(fact.value):
-                return Fact(count(fact.value), fact.source)
+            if whole(fact.value):
+                return Fact(whole(fact.value), fact.source)
     return None
 
 
@@ -53,7 +53,7 @@ def by_ranks(event: Event) -> bool:
 
 def at_least(job: Job) -> int:
     """A lower bound for the processes that were started, from the ranks that a log shows; 1 where none are seen."""
-    return max((count(event.values.get("processes")) or 1 for event in job.said("started")), default=1)
+    return max((whole(event.values.get("processes")) or 1 for event in job.said("started")), default=1)
 
 
 def parallel(job: Job) -> dict[str, Fact]:
@@ -64,6 +64,6 @@ def parallel(job: Job) -> dict[str, Fact]:
         if fact is None and job.config is not None:
             keys = [key for key in _PARALLEL_KEYS[name] if job.config.has(key)]
             fact = Fact(job.config.get(keys[0]), job.config.source(keys[0])) if keys else None
-        if fact is not None and (count(fact.value) or 1) > 1:
-            found[name] = Fact(count(fact.value), fact.source)
+        if fact is not None and (whole(fact.value) or 1) > 1:
+            found[name] = Fact(whole(fact.value), fact.source)
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dsaccum_helpers.batch import KEYS
 from dsaccum_helpers.effective import effective
 from dsaccum_helpers.effective.owners import ACCUMULATION, COUNTS, FILLS_ONE, TRAINERS, uses_deepspeed
-from dsaccum_helpers.effective.world import count
+from dsaccum_helpers.effective.world import whole
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches.entry import Mismatch
 from dsaccum_helpers.mismatches.layers import older
@@ -61,8 +61,8 @@ class AccumulationKeyMissing(Mismatch):
         text = f"{config.file or 'The config'} has no {STEPS}, so the framework writes 1; {source} asks for {asked}."
         micro, replicas = numbers.micro, numbers.replicas
         if config.get(TRAIN) is not None and micro and replicas:
-            whole = {TRAIN: micro.value * asked * replicas, MICRO: micro.value, STEPS: asked}
-            text += f" {product(whole, replicas)} is right, and DeepSpeed multiplies {micro.value} x 1 x {replicas}."
+            right = {TRAIN: micro.value * asked * replicas, MICRO: micro.value, STEPS: asked}
+            text += f" {product(right, replicas)} is right, and DeepSpeed multiplies {micro.value} x 1 x {replicas}."
         where = [config.source(STEPS), *(event.source for event in job.said("product-assertion"))]
         fact = _asking(job)
         where += [fact.source] if fact and fact.source.file else []
@@ -79,20 +79,20 @@ def _counts_itself(job: Job) -> bool:
 def _asking(job: Job) -> Fact | None:
     names = (ACCUMULATION,) if job.framework in TRAINERS else COUNTS
     facts = (job.fact(name) for name in names)
-    return next((fact for fact in facts if fact is not None and count(fact.value)), None)
+    return next((fact for fact in facts if fact is not None and whole(fact.value)), None)
 
 
 def _asked(job: Job, numbers: Effective) -> tuple[int | None, str]:
     """The accumulation that is meant, and who says so; else what the train batch size leaves for it."""
     fact = _asking(job)
     if fact is not None:
-        return count(fact.value), f"{fact.source.key or STEPS}"
+        return whole(fact.value), f"{fact.source.key or STEPS}"
     for event in job.said("product-assertion"):
-        train, micro, steps, world = (count(event.values.get(name)) for name in ("train", "micro", "steps", "world"))
+        train, micro, steps, world = (whole(event.values.get(name)) for name in ("train", "micro", "steps", "world"))
         replicas = numbers.replicas if world == 1 and numbers.processes else world
         if train and micro and steps == 1 and replicas and replicas > 1 and train % (micro * replicas) == 0:
             return train // (micro * replicas), f"{TRAIN} {train}"
-    train, micro = (count(fact.value) if fact else None for fact in numbers.given[:2])
+    train, micro = (whole(fact.value) if fact else None for fact in numbers.given[:2])
     if train and micro and numbers.replicas and train % (micro * numbers.replicas) == 0:
         return train // (micro * numbers.replicas), f"{TRAIN} {train}"
     return None, ""

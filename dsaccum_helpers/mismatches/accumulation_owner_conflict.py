@@ -6,9 +6,10 @@ from collections import namedtuple
 
 from dsaccum_helpers.effective import effective
 from dsaccum_helpers.effective.owners import ARGUMENT, FIELD, FLAG, PLUGIN, TRAINERS, VARIABLE, uses_deepspeed
+from dsaccum_helpers.effective.world import whole
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches.entry import Mismatch
-from dsaccum_helpers.mismatches.layers import complete, counted, older, whole
+from dsaccum_helpers.mismatches.layers import complete, counted, older
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

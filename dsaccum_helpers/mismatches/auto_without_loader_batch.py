@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dsaccum_helpers.effective import effective
+from dsaccum_helpers.effective.world import whole
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches.entry import Mismatch
-from dsaccum_helpers.mismatches.layers import complete, whole
+from dsaccum_helpers.mismatches.layers import complete
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

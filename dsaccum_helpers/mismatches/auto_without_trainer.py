@@ -5,7 +5,7 @@ from __future__ import annotations
 from dsaccum_helpers.batch import KEYS, BatchError, resolve_batch
 from dsaccum_helpers.effective import effective
 from dsaccum_helpers.effective.owners import TRAINERS, uses_deepspeed
-from dsaccum_helpers.effective.world import count
+from dsaccum_helpers.effective.world import whole
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches.entry import Mismatch
 from dsaccum_helpers.mismatches.numbers import joined
@@ -157,8 +157,8 @@ def _fix(job: Job, paths: list[Path]) -> Fix:
 def _numbers(job: Job, config: Config) -> dict[str, Any]:
     """The batch keys that are numbers, and for the others the smallest that work with them."""
     replicas = effective(job).replicas
-    values = [count(config.get(key)) for key in KEYS]
-    values[1] = values[1] or count(job.value("loader.batch_size"))
+    values = [whole(config.get(key)) for key in KEYS]
+    values[1] = values[1] or whole(job.value("loader.batch_size"))
     if values[0] is None and values[1] is None:
         values[1] = 1
     try:

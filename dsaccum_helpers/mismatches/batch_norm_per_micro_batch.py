@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dsaccum_helpers.effective import effective
+from dsaccum_helpers.effective.world import whole
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches import numerics
 from dsaccum_helpers.mismatches.entry import Mismatch
@@ -36,7 +37,7 @@ class BatchNormPerMicroBatch(Mismatch):
         if known is None or known.value is not True or count is None or count < 2:
             return
         numbers = effective(job)
-        micro = numerics.whole(numbers.micro.value) if numbers.micro else None
+        micro = whole(numbers.micro.value) if numbers.micro else None
         replicas = numbers.replicas
         sees = f"{micro} samples" if micro else "one micro-batch"
         message = (
@@ -46,11 +47,11 @@ class BatchNormPerMicroBatch(Mismatch):
         )
         fixes = [Fix("Use GroupNorm or LayerNorm, or freeze the statistics.", {"model.has_batch_norm": False})]
         if micro and replicas and job.config is not None and job.framework in ("deepspeed", "megatron", "openrlhf"):
-            whole = {
+            setting = {
                 "train_batch_size": micro * count * replicas,
                 "train_micro_batch_size_per_gpu": micro * count,
                 "gradient_accumulation_steps": 1,
             }
             text = f"If memory allows, pass all {micro * count} samples at once: the same batch without accumulation."
-            fixes.insert(0, Fix(text, whole))
+            fixes.insert(0, Fix(text, setting))
         yield self.found(message, [known.source, *numerics.steps_source(job)], fixes)

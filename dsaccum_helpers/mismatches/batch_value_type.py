@@ -5,7 +5,7 @@ from __future__ import annotations
 from dsaccum_helpers.batch import KEYS, BatchError, resolve_batch
 from dsaccum_helpers.effective import effective
 from dsaccum_helpers.effective.owners import ACCUMULATION, FILLS_ONE, PER_DEVICE, TRAINERS, VARIABLE, is_open
-from dsaccum_helpers.effective.world import count
+from dsaccum_helpers.effective.world import whole
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches.entry import Mismatch
 from dsaccum_helpers.mismatches.near_keys import nearest
@@ -89,13 +89,13 @@ class BatchValueType(Mismatch):
             return
         if (job.programs and not said) or _elsewhere(config.values) or (config.kind == "script" and not said):
             return
-        text, offers = _refused(job, dict.fromkeys(KEYS) | {KEYS[2]: count(config.get(KEYS[2]))})
+        text, offers = _refused(job, dict.fromkeys(KEYS) | {KEYS[2]: whole(config.get(KEYS[2]))})
         yield self.found(text, [config.source(KEYS[0]), *(event.source for event in said)], offers)
 
     def _from_log(self, job: Job) -> Iterator[Finding]:
         for event in job.said("lightning-type") if job.framework == "lightning" else ():
             fact = job.fact(LIGHTNING)
-            if fact is None or not (count(fact.value) or isinstance(fact.value, dict)):
+            if fact is None or not (whole(fact.value) or isinstance(fact.value, dict)):
                 given = f" (it was given as {fact.value!r:.60})" if fact else ""
                 text = f"accumulate_grad_batches is neither an integer nor a dict{given}: give the Trainer an integer."
                 offers = [Fix(f"Set accumulate_grad_batches to an integer, such as {n}.", {LIGHTNING: n}) for n in (1,)]
@@ -132,7 +132,7 @@ def _is_wrong(config: Config, value: Any) -> bool:
         return False
     if is_open(value) and config.kind not in ("file", "given"):
         return False
-    return isinstance(value, str) or count(value) is None
+    return isinstance(value, str) or whole(value) is None
 
 
 def _is_off(name: str, value: Any) -> bool:
@@ -141,7 +141,7 @@ def _is_off(name: str, value: Any) -> bool:
         return False
     if isinstance(value, dict):
         return name != LIGHTNING
-    return count(value) is None
+    return whole(value) is None
 
 
 def _mended(job: Job) -> dict[str, Any]:
@@ -188,7 +188,7 @@ def _with_product(job: Job, name: str, number: int) -> dict[str, Any]:
     numbers = effective(job)
     micro, steps = (fact and fact.value for fact in (numbers.micro, numbers.steps))
     micro, steps = (number, steps) if name == PER_DEVICE else (micro, number)
-    pinned = job.config is not None and any(count(job.config.get(key)) for key in KEYS)
+    pinned = job.config is not None and any(whole(job.config.get(key)) for key in KEYS)
     if not pinned or not micro or not steps or not numbers.replicas:
         return {name: number}
     more = {PER_DEVICE: micro, ACCUMULATION: steps} if job.framework in TRAINERS else {}

@@ -6,7 +6,7 @@ import math
 
 from dsaccum_helpers.batch import KEYS
 from dsaccum_helpers.effective import effective
-from dsaccum_helpers.effective.world import count
+from dsaccum_helpers.effective.world import whole
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches.entry import Mismatch
 from dsaccum_helpers.mismatches.layers import older
@@ -79,8 +79,8 @@ def _without_block(job: Job, block: dict[str, Any]) -> tuple[str, dict[str, Any]
     train, micro, steps = (fact and fact.value for fact in (numbers.train, numbers.micro, numbers.steps))
     if numbers.error is not None or micro is None:
         sizes = block.get("micro_batch_sizes")
-        sizes = [size for size in sizes if count(size)] if isinstance(sizes, list) else []
-        most = count(block.get("max_train_batch_size")) or 0
+        sizes = [size for size in sizes if whole(size)] if isinstance(sizes, list) else []
+        most = whole(block.get("max_train_batch_size")) or 0
         fits = [size for size in sizes if size * (replicas or 1) <= most]
         micro = max(fits, default=min(sizes, default=1))
         steps = max(most // (micro * (replicas or 1)), 1)
@@ -97,8 +97,8 @@ def _overrides(job: Job, config: Config, block: dict[str, Any]) -> tuple[str, st
     present = [key for key in KEYS if config.has(key)]
     if present and block.get("ignore_non_elastic_batch_info") is not True:
         return "error", f"This DeepSpeed refuses {', '.join(present)} beside an enabled elasticity block."
-    sizes, most = block.get("micro_batch_sizes"), count(block.get("max_train_batch_size"))
-    if most and isinstance(sizes, list) and sizes and all(count(size) for size in sizes):
+    sizes, most = block.get("micro_batch_sizes"), whole(block.get("max_train_batch_size"))
+    if most and isinstance(sizes, list) and sizes and all(whole(size) for size in sizes):
         common = math.lcm(*sizes)
         if common > most:
             text = f"The least common multiple of micro_batch_sizes {joined(sizes)} is {common}, above "

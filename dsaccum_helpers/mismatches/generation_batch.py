@@ -6,10 +6,11 @@ from collections import namedtuple
 from math import gcd
 
 from dsaccum_helpers.effective import effective
+from dsaccum_helpers.effective.world import whole
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.job import by_place
 from dsaccum_helpers.mismatches.entry import Mismatch
-from dsaccum_helpers.mismatches.layers import complete, counted, older, whole
+from dsaccum_helpers.mismatches.layers import complete, counted, older
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

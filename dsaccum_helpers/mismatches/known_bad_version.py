@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from dsaccum_helpers.effective import effective
+from dsaccum_helpers.effective.world import whole
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.job import Source
 from dsaccum_helpers.mismatches import numerics
@@ -89,7 +90,7 @@ def _with(job: Job, wanted: dict[str, str]) -> bool:
 
 def _processes(job: Job) -> int:
     known = effective(job).processes
-    return numerics.whole(known.value) or 1 if known else 1
+    return whole(known.value) or 1 if known else 1
 
 
 def _resumes(job: Job, wanted: bool) -> bool:

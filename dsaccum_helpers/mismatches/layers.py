@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dsaccum_helpers.effective.owners import ACCUMULATION, COUNTS, PER_DEVICE, TRAINERS
+from dsaccum_helpers.effective.world import whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -11,13 +12,6 @@ if TYPE_CHECKING:
     from dsaccum_helpers.effective import Effective
     from dsaccum_helpers.findings import Fix
     from dsaccum_helpers.job import Job
-
-
-def whole(value: Any) -> int | None:
-    """The value as a positive integer, also where a shell wrote it as text; None where it is none."""
-    if isinstance(value, str) and value.strip().isdecimal() and len(value) < 20:
-        value = int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
 def counted(number: int, noun: str) -> str:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dsaccum_helpers.effective import effective
 from dsaccum_helpers.effective.owners import ACCUMULATION, COUNTS
+from dsaccum_helpers.effective.world import whole
 from dsaccum_helpers.job import Fact
 
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
 if TYPE_CHECKING:
-    from typing import Any
-
     from dsaccum_helpers.job import Job, Source
 
 #: Everybody who may say how many micro-batches make an optimizer step, where the effective number is not known.
@@ -20,11 +19,6 @@ DTYPES = {
     **dict.fromkeys(("fp16", "float16", "half", "torch.float16", "16", "16-mixed", "16-true"), "fp16"),
     **dict.fromkeys(("fp32", "float32", "float", "torch.float32", "32", "32-true", "no"), "fp32"),
 }
-
-
-def whole(value: Any) -> int | None:
-    """A positive integer, or None."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
 def steps(job: Job) -> int | None:

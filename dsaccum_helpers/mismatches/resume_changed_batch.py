@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dsaccum_helpers.effective import effective
+from dsaccum_helpers.effective.world import whole
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches import numerics
 from dsaccum_helpers.mismatches.entry import Mismatch
@@ -47,7 +48,7 @@ class ResumeChangedBatch(Mismatch):
     def check(self, job: Job) -> Iterable[Finding]:
         """The numbers then and now."""
         now = _now(job)
-        before = {part: numerics.whole(job.value(name)) for part, name in NAMES.items()}
+        before = {part: whole(job.value(name)) for part, name in NAMES.items()}
         differs = [part for part in NAMES if before[part] and now[part] and before[part] != now[part]]
         if not differs:
             return
@@ -94,7 +95,7 @@ class ResumeChangedBatch(Mismatch):
 def _now(job: Job) -> Numbers:
     numbers = effective(job)
     facts = {"micro": numbers.micro, "steps": numbers.steps, "processes": numbers.processes}
-    return {part: numerics.whole(fact.value) if fact else None for part, fact in facts.items()}
+    return {part: whole(fact.value) if fact else None for part, fact in facts.items()}
 
 
 def _batch(numbers: Numbers, shared: int) -> int | None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dsaccum_helpers.effective import effective
 from dsaccum_helpers.effective.owners import TRAINERS
+from dsaccum_helpers.effective.world import whole
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches.entry import Mismatch, needs_accumulation
-from dsaccum_helpers.mismatches.layers import epoch_length, whole
+from dsaccum_helpers.mismatches.layers import epoch_length
 from dsaccum_helpers.mismatches.schedules import from_script
 
 TYPE_CHECKING = False

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dsaccum_helpers.effective.world import whole
 from dsaccum_helpers.findings import Fix
+from dsaccum_helpers.job import Fact
 from dsaccum_helpers.mismatches import numerics
 from dsaccum_helpers.mismatches.entry import Mismatch
 from dsaccum_helpers.mismatches.planned import micro_batches, optimizer_steps
@@ -12,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from dsaccum_helpers.findings import Finding
-    from dsaccum_helpers.job import Fact, Job
+    from dsaccum_helpers.job import Job
 
 #: Intervals of trainers; for each the arguments that switch it on with "steps", whether it is on where these are not
 #: given, and the default, which nobody chose.
@@ -98,12 +100,11 @@ class StepUnitConfusion(Mismatch):
 def _intervals_of(job: Job) -> Iterator[tuple[str, Fact]]:
     """The intervals that somebody chose, as whole numbers."""
     config = job.config
-    if config is not None and numerics.whole(config.get("steps_per_print")):
-        from dsaccum_helpers.job import Fact
-
-        yield "steps_per_print", Fact(config.get("steps_per_print"), config.source("steps_per_print"))
+    if config is not None and (interval := whole(config.get("steps_per_print"))):
+        yield "steps_per_print", Fact(interval, config.source("steps_per_print"))
     for name, (switches, on, default) in INTERVALS.items():
         fact = job.fact(name)
         said = next((job.value(switch) for switch in switches if job.fact(switch)), "steps" if on else "no")
-        if fact is not None and numerics.whole(fact.value) and fact.value != default and said == "steps":
-            yield name, fact
+        chosen = whole(fact.value) if fact is not None else None
+        if fact is not None and chosen not in (None, default) and said == "steps":
+            yield name, Fact(chosen, fact.source)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import namedtuple
 
+from dsaccum_helpers.effective.world import whole
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.job import Source, by_place
 from dsaccum_helpers.mismatches.entry import Mismatch
-from dsaccum_helpers.mismatches.layers import TRAINERS, accumulation_owners, counted, whole
+from dsaccum_helpers.mismatches.layers import TRAINERS, accumulation_owners, counted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

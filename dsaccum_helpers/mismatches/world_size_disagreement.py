@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dsaccum_helpers.effective import effective
-from dsaccum_helpers.effective.world import SETS_WORLD_SIZE, by_ranks, count
+from dsaccum_helpers.effective.world import SETS_WORLD_SIZE, by_ranks, whole
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches.entry import Mismatch
 from dsaccum_helpers.mismatches.numbers import fault_named, joined
@@ -75,7 +75,7 @@ def _said(job: Job) -> Iterator[Said]:
     """Every source that counts the processes of this job."""
     for event in job.said("world-sizes"):
         for name, size in event.values.items():
-            if count(size):
+            if whole(size):
                 yield f"{name} in the log", size, event.source
     fault = fault_named("world-size-disagreement", job)
     if fault is not None and fault.event and fault.replicas and fault.numbers.processes:
@@ -88,17 +88,17 @@ def _said(job: Job) -> Iterator[Said]:
 def _of_start(job: Job) -> Iterator[Said]:
     """The launch, or the option, and the variables that nothing overwrites."""
     launchers = {launch.launcher for launch in job.launches}
-    fact = next((fact for fact in job.all("processes") if count(fact.value)), None)
+    fact = next((fact for fact in job.all("processes") if whole(fact.value)), None)
     if fact is not None:
         yield "the launch" if job.launches else "the number of processes given", fact.value, fact.source
     if not launchers & {*SETS_WORLD_SIZE}:
         for name in _OF_PROCESSES + _OF_TASKS:
             for variable in job.all(f"environment.{name}")[:1]:
-                size = count(variable.value)
+                size = whole(variable.value)
                 if size:
                     yield name, size, variable.source
     if fact is not None:
         for event in job.said("started"):
-            size = count(event.values.get("processes"))
+            size = whole(event.values.get("processes"))
             if size and not by_ranks(event):
                 yield f"the log ({event.values.get('how', 'start')})", size, event.source

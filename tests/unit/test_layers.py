@@ -10,9 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dsaccum_helpers.doctor import diagnose
+from dsaccum_helpers.effective.world import whole
 from dsaccum_helpers.job import Config, Event, Job, Source
 from dsaccum_helpers.mismatches import load
-from dsaccum_helpers.mismatches.layers import complete, counted, near_divisor, older, whole
+from dsaccum_helpers.mismatches.layers import complete, counted, near_divisor, older
 
 BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 CODES = (
