@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Given = tuple[Fact | None, Fact | None, Fact | None]
 
 TRAINERS = ("transformers", "trl")
-FILLS_ONE = ("transformers", "trl", "accelerate")  # a config without an accumulation key gets 1 from these
+FILLS_ONE = (*TRAINERS, "accelerate")  # a config without an accumulation key gets 1 from these
 _DEFAULT = Source("default of TrainingArguments")
 _UNKNOWN = "\ue000"  # stands in the words of a launch command for what is not known there
 PER_DEVICE, ACCUMULATION = "trainer.per_device_train_batch_size", "trainer.gradient_accumulation_steps"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 
+from dsaccum_helpers.batch import KEYS as BATCH_KEYS
 from dsaccum_helpers.errors import DsaccumError
 
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
@@ -12,7 +13,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 FRAMEWORKS = ("deepspeed", "transformers", "accelerate", "lightning", "trl", "openrlhf", "megatron")
-BATCH_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 #: Facts that stand for a key of the DeepSpeed config: setting them changes the config.
 CONFIG_FACTS = {**{key: (key,) for key in BATCH_KEYS}, "zero_stage": ("zero_optimization", "stage")}
 #: The other names that ``--set`` takes, with what each must be. ``environment.*`` and ``trainer.*`` take any name.

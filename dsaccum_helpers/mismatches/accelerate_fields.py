@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dsaccum_helpers.batch import KEYS
 from dsaccum_helpers.findings import Fix
-from dsaccum_helpers.mismatches.near_keys import BATCH, nearest
+from dsaccum_helpers.mismatches.near_keys import nearest
 
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
 if TYPE_CHECKING:
@@ -23,14 +24,14 @@ FIELDS = frozenset(
         *("num_processes", "num_machines", "machine_rank", "use_deepspeed", "enable_msamp", "msamp_opt_level"),
     )
 )
-VITAL = (*BATCH, "gradient_clipping", "num_processes", "zero_stage")
+VITAL = (*KEYS, "gradient_clipping", "num_processes", "zero_stage")
 
 
 def unknown_fields(job: Job) -> Iterator[Found]:
     """Message, places and fixes for each unknown field that is near to one that matters."""
     for name in [name for name in job.facts if name.startswith("accelerate.") and name.count(".") == 1]:
         field, fact = name.partition(".")[2], job.all(name)[0]
-        near = None if field in FIELDS else nearest(field, (*FIELDS, *BATCH))
+        near = None if field in FIELDS else nearest(field, (*FIELDS, *KEYS))
         if near is None or near[0] not in VITAL:
             continue
         yield _renamed(name, fact, near[0]) if near[0] in FIELDS else _elsewhere(job, name, fact, near[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dsaccum_helpers.effective import effective
+from dsaccum_helpers.effective.owners import FILLS_ONE
 from dsaccum_helpers.effective.world import whole
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches.entry import Mismatch
@@ -50,7 +51,7 @@ class AutoWithoutLoaderBatch(Mismatch):
             message = f'{MICRO} is "auto", which Accelerate takes from loader.batch_size; '
             message += "the loader has none (batch_sampler, batch_size=None or no loader in prepare())."
             yield self.found(message, [*where, *(event.source for event in events)], _fixes(job))
-        elif job.framework not in ("accelerate", "transformers", "trl") and events and not mended and config is None:
+        elif job.framework not in FILLS_ONE and events and not mended and config is None:
             message = f"accelerate.prepare() found no loader with a batch size to fill in {MICRO}."
             yield self.found(message, [events[0].source], _fixes(job))
 

@@ -62,8 +62,8 @@ class GuardedEngineStep(Mismatch):
             calls = f"once in {own} micro-batches" if own else "not once for each micro-batch"
             message = f"{name}.step() stands {how} ({at(pair.step)}): it is called {calls}, and the engine counts "
             message += f"{count} calls: " if count else "its accumulation steps in these calls: "
-            total = f"every {own} x {count} = {own * count} micro-batches" if own and count else "as many times later"
-            message += f"an update comes only {total}."
+            total = f"every {own} x {count} = {own * count} micro-batches" if own and count else "so many times later"
+            message += f"an update only {total}."
         if known.stage in (1, 2) and not (guard is not None and guard.kind == "boundary"):
             message += f" At ZeRO-{known.stage} only the last micro-batch of them survives."
         fix = Fix(f"Call {name}.step() after every {name}.backward(loss), without the condition.")

@@ -7,7 +7,7 @@ from dsaccum_helpers.effective.owners import TRAINERS
 from dsaccum_helpers.effective.world import whole
 from dsaccum_helpers.mismatches.entry import Mismatch, needs_accumulation
 from dsaccum_helpers.mismatches.layers import counted, epoch_length, older, whole_windows
-from dsaccum_helpers.mismatches.planned import FLUSHES
+from dsaccum_helpers.mismatches.planned import FLUSHES, planned_epochs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class LeftoverMicroBatches(Mismatch):
         if job.framework in TRAINERS and not older(job, "transformers", WEIGHTS_SHORT_WINDOWS):
             return
         length, words = known
-        rest, epochs = length % steps, job.value("epochs")
+        rest, epochs = length % steps, planned_epochs(job)
         none = length < steps and (epochs or 0) * length < steps and epochs is not None and job.framework not in FLUSHES
         message = f"{words[0].upper()}{words[1:]}; windows of {steps} leave {rest} over. "
         facts = [job.fact("loader.length") or job.fact("dataset.length"), numbers.steps]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dsaccum_helpers.batch import KEYS
 from dsaccum_helpers.effective import effective
 from dsaccum_helpers.effective.world import whole
 from dsaccum_helpers.findings import Fix
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from dsaccum_helpers.findings import Finding
     from dsaccum_helpers.job import Job, Source
 
-TRAIN, MICRO, STEPS = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
+TRAIN, MICRO, STEPS = KEYS
 OWNER = "trainer.accumulate_grad_batches"
 
 

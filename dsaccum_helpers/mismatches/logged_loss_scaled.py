@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dsaccum_helpers.effective.owners import TRAINERS
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches import numerics
 from dsaccum_helpers.mismatches.entry import Mismatch
@@ -69,9 +70,8 @@ class LoggedLossScaled(Mismatch):
             f"The first logged training loss, {train:g}, is {how} the evaluation loss, {other:g}, and "
             f"gradient_accumulation_steps is {count}: {text}."
         )
-        fix = Fix("Look at grad_norm: if it does not grow with the accumulation steps, only the report is scaled.")
-        fixes = [fix]
-        if job.framework in ("transformers", "trl"):
+        fixes = [Fix("Look at grad_norm: if it does not grow with the accumulation steps, only the report is scaled.")]
+        if job.framework in TRAINERS:
             fixes.append(
                 Fix("Install a newer transformers: from 4.46 on its Trainer has had several faults of this kind.")
             )

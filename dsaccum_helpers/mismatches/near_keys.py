@@ -8,7 +8,6 @@ TYPE_CHECKING = False  # type checkers read this name as true; importing it from
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 #: Names that other tools, or people, give to what DeepSpeed calls otherwise. Old names of DeepSpeed's own among them.
 ALIASES = {
     "train_batch_size": "train_batch global_batch_size total_batch_size total_train_batch_size global_train_batch_size "

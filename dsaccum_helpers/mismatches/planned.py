@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dsaccum_helpers.effective import effective
 from dsaccum_helpers.effective.owners import TRAINERS
+from dsaccum_helpers.effective.world import whole
 from dsaccum_helpers.mismatches import numerics
 from dsaccum_helpers.mismatches.layers import epoch_length
 
@@ -15,14 +16,17 @@ if TYPE_CHECKING:
 FLUSHES = (*TRAINERS, "accelerate")
 
 
-def micro_batches(job: Job) -> int | None:
-    """Micro-batches that one process reads in the whole run, None where that cannot be known."""
-    known = epoch_length(job, effective(job))
+def planned_epochs(job: Job) -> float | None:
+    """How often the run goes through the data, None where nobody says a number."""
     names = ("epochs", "trainer.num_train_epochs", "trainer.max_epochs")
     epochs = next((fact.value for name in names if (fact := job.fact(name))), None)
-    if known is None or isinstance(epochs, bool) or not isinstance(epochs, int | float):
-        return None
-    return int(known[0] * epochs)
+    return epochs if isinstance(epochs, int | float) and not isinstance(epochs, bool) and epochs > 0 else None
+
+
+def micro_batches(job: Job) -> int | None:
+    """Micro-batches that one process reads in the whole run, None where that cannot be known."""
+    known, epochs = epoch_length(job, effective(job)), planned_epochs(job)
+    return int(known[0] * epochs) if known and epochs else None
 
 
 def optimizer_steps(job: Job) -> tuple[int, str] | None:
@@ -31,8 +35,8 @@ def optimizer_steps(job: Job) -> tuple[int, str] | None:
         total = event.values.get("optimization_steps") if event.kind == "training-summary" else None
         if isinstance(total, int):
             return total, f"the log counts {total} optimizer steps"
-    asked = job.value("trainer.max_steps")
-    if isinstance(asked, int) and not isinstance(asked, bool) and asked > 0:
+    asked = whole(job.value("trainer.max_steps"))
+    if asked:
         return asked, f"max_steps is {asked}"
     total, count = micro_batches(job), numerics.steps(job)
     if total is None or count is None:

@@ -8,6 +8,7 @@ from dsaccum_helpers.effective.world import whole
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches.entry import Mismatch, needs_accumulation
 from dsaccum_helpers.mismatches.layers import epoch_length
+from dsaccum_helpers.mismatches.planned import planned_epochs
 from dsaccum_helpers.mismatches.schedules import from_script
 
 TYPE_CHECKING = False
@@ -23,14 +24,22 @@ if TYPE_CHECKING:
 
 
 class SchedulerUnit(Mismatch):
-    """A schedule planned in optimizer steps, stepped once for every micro-batch."""
+    """A schedule is planned in optimizer steps; stepped more often, or of another length, it does not fit the run."""
 
     code = "scheduler-unit"
-    title = "The scheduler is stepped once for every micro-batch"
-    symptom = "At best a UserWarning of torch. The learning rate falls N times too fast, then training stands still."
-    cause = "scheduler.step() stands in the loop over micro-batches; the schedule was planned in optimizer steps."
-    consequence = "The learning rate reaches zero after 1 / N of the updates."
-    remedy = "Pass lr_scheduler to deepspeed.initialize: the engine steps it once for each update."
+    title = "The scheduler does not count optimizer steps"
+    symptom = (
+        "At best a UserWarning of torch. The learning rate falls N times too fast, then training stands still; or it "
+        "never comes to its end."
+    )
+    cause = (
+        "scheduler.step() stands in the loop over micro-batches, or the length of the schedule counts micro-batches."
+    )
+    consequence = (
+        "Stepped in every micro-batch the learning rate is at its end after 1/N of the updates (after 2 of 8 measured, "
+        "with 4 micro-batches each). Made for the micro-batches it has come 1/N of its way when the run ends."
+    )
+    remedy = "Pass lr_scheduler to deepspeed.initialize, which steps it at each update, and plan it in optimizer steps."
     script_owns_scheduler = True
 
     def check(self, job: Job) -> Iterable[Finding]:
@@ -138,7 +147,7 @@ def _total(job: Job) -> tuple[int, Source] | None:
 
 def _updates(job: Job, numbers: Effective) -> tuple[int, int, str] | None:
     """Optimizer steps of the whole run, at least and at most, and how they come about; None where not known."""
-    known, epochs = epoch_length(job, numbers), job.value("epochs")
+    known, epochs = epoch_length(job, numbers), planned_epochs(job)
     steps = whole(numbers.steps and numbers.steps.value)
     if known is None or not steps or not epochs:
         return None

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import namedtuple
 
+from dsaccum_helpers.batch import KEYS
+from dsaccum_helpers.effective.owners import ACCUMULATION, PER_DEVICE, TRAINERS
 from dsaccum_helpers.effective.world import whole
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.job import Source, by_place
 from dsaccum_helpers.mismatches.entry import Mismatch
-from dsaccum_helpers.mismatches.layers import TRAINERS, accumulation_owners, counted
+from dsaccum_helpers.mismatches.layers import accumulation_owners, counted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from dsaccum_helpers.findings import Finding
     from dsaccum_helpers.job import Fact, Job
 
-TRAIN, MICRO, STEPS = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
+TRAIN, MICRO, STEPS = KEYS
 #: Keys that the Trainer compares, with the argument that each must equal; a "+" or "|" joins several arguments.
 PAIRS = {
     MICRO: "per_device_train_batch_size",
@@ -31,7 +33,6 @@ PAIRS = {
     "scheduler.params.warmup_max_lr": "learning_rate",
     "scheduler.params.warmup_num_steps": "warmup_steps",
 }
-BATCH = (TRAIN, MICRO, STEPS)
 
 Row = namedtuple("Row", "key value argument wanted where")
 Row.__doc__ = "A config key and its value, the argument and the value that the Trainer wants, and Sources of both."
@@ -66,7 +67,7 @@ class TrainerDisagrees(Mismatch):
         for row in _compared(job):
             logged = rows[row.key].where if row.key in rows else []
             rows[row.key] = row._replace(where=[*row.where, *logged])
-        found = sorted(rows.values(), key=lambda row: row.key not in BATCH)
+        found = sorted(rows.values(), key=lambda row: row.key not in KEYS)
         if found:
             where = [source for row in found for source in row.where if source and source.file]
             message = f"{'; '.join(map(_words, found))}.{_factors(job, found)}"
@@ -100,8 +101,8 @@ def _factors(job: Job, rows: list[Row]) -> str:
 
 def _arguments(job: Job) -> tuple[int | None, int | None, int | None]:
     """Per-device batch, accumulation steps and world size as the Trainer will see them."""
-    facts = [job.fact("trainer.per_device_train_batch_size"), job.fact("trainer.gradient_accumulation_steps")]
-    micro, steps = (whole(fact.value) if fact else _said(job, key) for fact, key in zip(facts, BATCH[1:], strict=True))
+    facts = [job.fact(PER_DEVICE), job.fact(ACCUMULATION)]
+    micro, steps = (whole(fact.value) if fact else _said(job, key) for fact, key in zip(facts, KEYS[1:], strict=True))
     if micro and not steps and facts[1] is None and _complete(facts[0]):
         steps = 1
     shared = any((job.value(f"{kind}_parallel") or 1) != 1 for kind in ("tensor", "pipeline", "sequence"))
@@ -138,8 +139,8 @@ def _holds(job: Job, key: str, value: Any, argument: str, wanted: Any) -> bool:
     if job.config and job.config.kind != "log" and job.config.has(*path) and job.config.get(*path) != value:
         return False
     fact = job.fact(f"trainer.{argument}")
-    if fact and (key in BATCH or not isinstance(fact.value, str)):
-        return _differ(value, fact.value, key in BATCH)
+    if fact and (key in KEYS or not isinstance(fact.value, str)):
+        return _differ(value, fact.value, key in KEYS)
     if "calculated" not in argument:
         given = [job.fact(f"trainer.{name}") for name in argument.replace("|", "+").split("+")]
         return not any(fact and fact.source.file == "--set" for fact in given)
@@ -168,9 +169,9 @@ def _compared(job: Job) -> Iterator[Row]:
     owners = {MICRO: "per_device_train_batch_size", STEPS: STEPS, TRAIN: "per_device_train_batch_size"}
     for key, argument in PAIRS.items():
         fact = job.fact(f"trainer.{owners.get(key, argument)}")
-        want = wanted.get(key) if key in BATCH else fact and fact.value
+        want = wanted.get(key) if key in KEYS else fact and fact.value
         for value, source in _config_values(job, key):
-            if want is not None and _differ(value, want, key in BATCH):
+            if want is not None and _differ(value, want, key in KEYS):
                 yield Row(key, value, argument, want, [source, *([fact.source] if fact else [])])
 
 
@@ -203,19 +204,19 @@ def _setting(job: Job, micro: int | None, steps: int | None, world: int | None) 
     """The three numbers, "auto" for one that is not known, and the arguments that own them."""
     train = micro * steps * world if micro and steps and world else None
     setting: dict[str, Any] = {TRAIN: train or "auto", MICRO: micro or "auto", STEPS: steps or "auto"}
-    setting |= {"trainer.per_device_train_batch_size": micro} if micro else {}
+    setting |= {PER_DEVICE: micro} if micro else {}
     if steps:
-        setting |= dict.fromkeys(("trainer.gradient_accumulation_steps", *accumulation_owners(job)), steps)
+        setting |= dict.fromkeys((ACCUMULATION, *accumulation_owners(job)), steps)
     return setting
 
 
 def _fixes(job: Job, rows: list[Row]) -> Iterator[Fix]:
     """Let the arguments own the numbers, write them into the config, or write the config's into the arguments."""
     micro, steps, world = _arguments(job)
-    others = [row for row in rows if row.key not in BATCH]
+    others = [row for row in rows if row.key not in KEYS]
     owners = _setting(job, micro, steps, world)
-    trainer = {name: value for name, value in owners.items() if name not in BATCH}
-    auto = {**dict.fromkeys(BATCH, "auto"), **trainer} if len(others) < len(rows) else {}
+    trainer = {name: value for name, value in owners.items() if name not in KEYS}
+    auto = {**dict.fromkeys(KEYS, "auto"), **trainer} if len(others) < len(rows) else {}
     names = ", ".join(row.key for row in rows)
     yield Fix(
         f'Write "auto" for {names} in the DeepSpeed config: the arguments fill them in.',
@@ -235,13 +236,13 @@ def _fixes(job: Job, rows: list[Row]) -> Iterator[Fix]:
 
 def _argument_fixes(job: Job, rows: list[Row]) -> Iterator[Fix]:
     """Change the arguments to what the config says."""
-    config = {key: whole(row.value) for row in rows for key in BATCH if row.key == key}
+    config = {key: whole(row.value) for row in rows for key in KEYS if row.key == key}
     if not config:
         return
     micro, steps, world = _arguments(job)
     others: dict[str, Any] = {}
     for row in rows:
-        if row.key not in BATCH:
+        if row.key not in KEYS:
             simple = row.argument.isidentifier()
             others |= {f"trainer.{row.argument}": row.value} if simple else {row.key: "auto"}
     stated = [whole(job.config.get(key)) if job.config else None for key in (MICRO, STEPS)]

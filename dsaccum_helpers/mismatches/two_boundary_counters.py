@@ -8,6 +8,7 @@ from dsaccum_helpers.effective.world import whole
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches.entry import Mismatch
 from dsaccum_helpers.mismatches.layers import counted, epoch_length, older, whole_windows
+from dsaccum_helpers.mismatches.planned import planned_epochs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class TwoBoundaryCounters(Mismatch):
             return
         numbers = effective(job)
         steps, known = whole(numbers.steps and numbers.steps.value), epoch_length(job, numbers)
-        if not steps or steps == 1 or known is None or uses_deepspeed(job) is False or job.value("epochs") == 1:
+        if not steps or steps == 1 or known is None or uses_deepspeed(job) is False or planned_epochs(job) == 1:
             return
         length, words = known
         rest = length % steps

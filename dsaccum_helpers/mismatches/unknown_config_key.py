@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 
+from dsaccum_helpers.batch import KEYS
 from dsaccum_helpers.effective import effective
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches.entry import Mismatch
 from dsaccum_helpers.mismatches.layers import older
-from dsaccum_helpers.mismatches.unknown_keys import BATCH, MANY, unknown
+from dsaccum_helpers.mismatches.unknown_keys import MANY, unknown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,14 +56,14 @@ class UnknownConfigKey(Mismatch):
     def _near(self, job: Job, config: Config, key: Key, then: Any, fixes: list[Fix]) -> Finding:
         """One key, with what is used now and what would be with the right keys."""
         severity, now, changes = key.severity, effective(job).batch(), "."
-        if key.meant[0] in BATCH and severity != "note":
+        if key.meant[0] in KEYS and severity != "note":
             if then.error is None and then.batch() == now:
                 severity, changes = "warning", ". The number that is derived in its place happens to be the same."
             else:
                 changes = f". Now {_sentence(now)}."
                 changes += "" if then.error else f" With the right key {_sentence(then.batch())}."
         found = self.found(f"{key.words}{changes}", [config.source(*key.path)], fixes, severity=severity)
-        found.silences = ("accumulation-key-missing",) if key.meant[0] == BATCH[2] else ()
+        found.silences = ("accumulation-key-missing",) if key.meant[0] == KEYS[2] else ()
         return found
 
     def _removed(self, job: Job, config: Config) -> Iterator[Finding]:
@@ -106,11 +107,11 @@ def _fix(config: Config, keys: list[Key], then: Any) -> Fix:
     text = "; ".join(f'"{".".join(key.path)}" becomes "{".".join(key.meant)}"' for key in renamed)
     gone = [".".join(key.path) for key in keys if key not in renamed]
     text = "; ".join(filter(None, [text, f"{_names(gone)} is removed" if gone else ""]))
-    if any(key.meant[0] in BATCH for key in renamed):
+    if any(key.meant[0] in KEYS for key in renamed):
         batch = then.batch() if then.error is None else {}
         nearest = (getattr(then.error, "nearest", None) or [{}])[0]
-        if batch and None not in [batch[name] for name in BATCH]:
-            change |= {name: batch[name] for name in BATCH}
+        if batch and None not in [batch[name] for name in KEYS]:
+            change |= {name: batch[name] for name in KEYS}
             text += f": {_sentence(batch)}"
         elif nearest:
             change |= nearest
@@ -125,7 +126,7 @@ def _names(keys: Iterable[str]) -> str:
 
 def _sentence(batch: dict[str, Any]) -> str:
     """``the batch is 32 = 4 x 1 x 8``, as far as it is known."""
-    train, micro, steps, replicas = (batch[name] for name in (*BATCH, "data_parallel_size"))
+    train, micro, steps, replicas = (batch[name] for name in (*KEYS, "data_parallel_size"))
     if None in (train, micro, steps, replicas):
         return f"gradient_accumulation_steps is {steps}" if steps else "the batch cannot be known"
     product = micro * steps * replicas

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import namedtuple
 
+from dsaccum_helpers.batch import KEYS
 from dsaccum_helpers.known_keys import CHECKED, SECTIONS, TOP_LEVEL
-from dsaccum_helpers.mismatches.near_keys import BATCH
 
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     Path = tuple[str, ...]
 
 #: Keys without which the gradients, updates or schedule are others, and those that change how training is done.
-VITAL = (*BATCH, "gradient_clipping", "managed_gradient_accumulation", "sequence_parallel_size")
+VITAL = (*KEYS, "gradient_clipping", "managed_gradient_accumulation", "sequence_parallel_size")
 WEIGHTY = (
     *("optimizer", "scheduler", "fp16", "bf16", "bfloat16", "zero_optimization", "data_types", "torch_autocast"),
     *("gradient_allreduce_op", "gradient_predivide_factor", "prescale_gradients", "dataloader_drop_last"),

