@@ -51,9 +51,11 @@ def read_yaml(document: Document, job: Job) -> bool:
     try:
         values, places = load(document.text)
     except YamlError as error:
-        remedy = f"mend line {error.line}, column {error.column}"
+        remedy, place = "leave it out, or give the settings alone", document.name
+        if error.line:
+            remedy, place = f"mend line {error.line}, column {error.column}", f"{document.name}:{error.line}"
         if not _KNOWN_LINE.search(document.text[:200_000]):
-            raise JobError(f"{document.name}:{error.line}: no YAML ({error}). Smallest fix: {remedy}.") from None
+            raise JobError(f"{place}: no YAML ({error}). Smallest fix: {remedy}.") from None
         source = Source(document.name, error.line, error.column)
         job.unreadable.append(Unreadable(source, f"{document.name}: {error}", remedy))
         return True

@@ -8,15 +8,15 @@ TYPE_CHECKING = False  # type checkers read this name as true; importing it from
 if TYPE_CHECKING:
     from typing import Any
 
-_LARGEST = 2_000_000  # letters; a longer one is no file of settings
+_LARGEST = 1_000_000  # letters; a longer one is no file of settings
 _NODES = 50_000  # aliases count each time they are used, so that a few lines cannot grow without bound
 _DEEPEST = 60
 
 
 class YamlError(ValueError):
-    """Why a text is no YAML that can be read, with ``line`` and ``column`` from 1."""
+    """Why a text is no YAML that can be read, with ``line`` and ``column`` from 1, None where it is all of the text."""
 
-    def __init__(self, message: str, line: int = 1, column: int = 1) -> None:
+    def __init__(self, message: str, line: int | None = None, column: int | None = None) -> None:
         super().__init__(message)
         self.line, self.column = line, column
 
@@ -28,7 +28,7 @@ def load(text: str) -> tuple[Any, dict[tuple[str, ...], tuple[int, int]]]:
     if len(text) > _LARGEST:
         raise YamlError("it is too long for a file of settings")
     try:
-        loader = yaml.SafeLoader(text)
+        loader = _bounded(yaml.SafeLoader(text))
         try:
             node = loader.get_node() if loader.check_node() else None
             reading = _Reading(loader)
@@ -37,13 +37,28 @@ def load(text: str) -> tuple[Any, dict[tuple[str, ...], tuple[int, int]]]:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        place = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+        place = (mark.line + 1, mark.column + 1) if mark else (None, None)
         raise YamlError(str(error.problem or error.context or "it is no YAML"), *place) from None
     except (yaml.YAMLError, RecursionError, ValueError, OverflowError) as error:
         if isinstance(error, YamlError):
             raise
         words = "it is nested too deeply" if isinstance(error, RecursionError) else str(error).split("\n")[0]
         raise YamlError(words[:200]) from None
+
+
+def _bounded(loader: Any) -> Any:
+    """The loader, stopping at a text of too many values: PyYAML takes seconds for a megabyte of them."""
+    compose, left = loader.compose_node, _NODES
+
+    def compose_node(parent: Any, index: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise YamlError("it has too many values for a file of settings")
+        return compose(parent, index)
+
+    loader.compose_node = compose_node
+    return loader
 
 
 class _Reading:
@@ -59,7 +74,7 @@ class _Reading:
         if self.left < 0:
             raise YamlError("its aliases make it too large")
         if len(path) > _DEEPEST:
-            raise YamlError("it is nested too deeply", node.start_mark.line + 1)
+            raise YamlError("it is nested too deeply", node.start_mark.line + 1, node.start_mark.column + 1)
         if node.id == "mapping":
             return self.mapping(node, path)
         if node.id == "sequence":

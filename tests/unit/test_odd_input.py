@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -100,3 +101,14 @@ def test_another_encoding_is_not_called_unknown(tmp_path: Path) -> None:
     path.write_bytes(CONFIG.replace("{", '{"name": "é",', 1).encode("latin-1"))
     message = check(str(path), processes=4).findings[0].message
     assert "the file is not UTF-8" in message
+
+
+def test_a_large_yaml_is_given_up_soon(tmp_path: Path) -> None:
+    path = tmp_path / "args.yaml"
+    path.write_text("per_device_train_batch_size: 4\n" + "".join(f"k{i}: {{a: {i}}}\n" for i in range(50_000)))
+    start = time.monotonic()
+    finding = check(str(path)).findings[0]
+    assert time.monotonic() - start < 5
+    assert finding.code == "config-unreadable"
+    assert "too many values" in finding.message
+    assert "Leave it out" in finding.fixes[0].description
