@@ -41,9 +41,9 @@ opposite. ``count``: a Number, None where it is not known. ``text``: the conditi
 Division = namedtuple("Division", "value text source guards")
 Division.__doc__ = "A loss divided by ``value`` (a Number or None), written ``text``, under these guards."
 
-Term = namedtuple("Term", "divisions summed many", defaults=((), False, False))
-Term.__doc__ = """One summand of a loss: what it was divided by, whether it is a sum over samples instead of a mean, and
-whether it stands for many summands of a list."""
+Term = namedtuple("Term", "divisions summed many own", defaults=((), False, False, True))
+Term.__doc__ = """One summand of a loss: what it was divided by, whether it is a sum over samples instead of a mean,
+whether it stands for many summands of a list, and whether it may have come out of an engine's forward pass."""
 
 Event = namedtuple("Event", "kind actor source loops guards info")
 Event.__doc__ = """Something that the program does.
@@ -110,12 +110,14 @@ class Loop:
     ``over``: ``loader``, ``range``, ``list``, ``while`` or ``other``. ``count``: a Number or None.
     ``items``: the ids of the collections it runs over, for comparison with ``Number.over``.
     ``size``: the loader's batch size (a Number or None). ``loader``: what the reader knows of the loader.
+    ``fixed``: it runs over the same things each time, such as the names of heads.
     """
 
     def __init__(self, over: str, source: Source, count: Number | None = None, items: Iterable[int] = ()) -> None:
         self.over, self.source, self.count, self.items = over, source, count, frozenset(items)
         self.size: Number | None = None
         self.loader: Any = None
+        self.fixed = False
 
 
 class Engine:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dsaccum_helpers.findings import Fix
+from dsaccum_helpers.mismatches.backward_bypasses_engine import scales_direct
 from dsaccum_helpers.mismatches.entry import Mismatch
 from dsaccum_helpers.mismatches.windows import at, compatible, live, same_place, setup
 
@@ -35,10 +36,23 @@ class AuxiliaryLossUnscaled(Mismatch):
             return
         for program in job.programs:
             for event in same_place(live(program)):
+                if event.kind == "direct-backward" and scales_direct(event, known.stage, job):
+                    own = {term.own for term in event.info["loss"].terms}
+                    if own == {True, False}:
+                        yield self._past_the_hook(event, known.gas)
                 if event.kind == "backward" and not event.info["scaled"] and len(event.info["loss"].terms) > 1:
                     scaled = [_scaled(term, event) for term in event.info["loss"].terms]
                     if any(scaled) and not all(scaled):
                         yield self._said(event, known.gas)
+
+    def _past_the_hook(self, event: Event, gas: int | None) -> Finding:
+        count = gas or "accumulation-steps"
+        message = f"backward() is called on the loss itself ({at(event)}): the engine's hook divides what came out of "
+        message += "its "
+        message += f"forward pass by {count}, and a summand that did not, such as a penalty on the weights, stays "
+        message += f"undivided: it enters every update {count} times."
+        fix = Fix(f"{event.actor.name}.backward(loss), which divides the whole loss.")
+        return self.found(message, [event.source], [fix])
 
     def _said(self, event: Event, gas: int | None) -> Finding:
         count = gas or "the accumulation steps"

@@ -62,10 +62,18 @@ class BackwardBypassesEngine(Mismatch):
         if version is None:
             message += f"From DeepSpeed {_SUPPORTED_SINCE} on this is right at ZeRO-1 to 3; before it gradients are "
             message += "neither divided nor reduced. Which version runs? Give --have deepspeed==VERSION."
-            return self.found(message, [event.source], [fix], severity="note")
+            note = self.found(message, [event.source], [fix], severity="note")
+            note.silences = ()
+            return note
         return None
 
     def _accelerate(self, event: Event) -> Finding:
         message = f"backward() is called on the loss itself ({at(event)}) and not through accelerator.backward(loss): "
         message += "under DeepSpeed nobody steps the engine then, and no update happens at all."
         return self.found(message, [event.source], [Fix("accelerator.backward(loss) in place of loss.backward().")])
+
+
+def scales_direct(event: Event, stage: int | None, job: Job) -> bool:
+    """Does a hook of this version divide the loss of a direct backward as engine.backward does?"""
+    raw = event.actor is not None and event.actor.kind == "deepspeed"
+    return raw and stage in (1, 2, 3) and older(job, "deepspeed", _SUPPORTED_SINCE) is False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dsaccum_helpers.findings import Fix
+from dsaccum_helpers.mismatches.backward_bypasses_engine import scales_direct
 from dsaccum_helpers.mismatches.entry import Mismatch, needs_accumulation
 from dsaccum_helpers.mismatches.windows import at, count_divisions, live, setup
 
@@ -37,9 +38,11 @@ class LossDividedTwice(Mismatch):
         known = setup(job)
         for program in job.programs:
             for event in live(program):
-                if event.kind not in ("backward", "return-loss") or known.gas == 1:
+                if event.kind not in ("backward", "return-loss", "direct-backward") or known.gas == 1:
                     continue
-                if event.kind == "backward" and not event.info["scaled"]:
+                if not event.info.get("scaled", True) or (
+                    event.kind == "direct-backward" and not scales_direct(event, known.stage, job)
+                ):
                     continue
                 yield from self._in_event(event, known)
 
@@ -53,6 +56,8 @@ class LossDividedTwice(Mismatch):
         value = division.value.known(gas=known.gas, world=known.world)
         who = {"accelerate": "accelerator.backward", "deepspeed": f"{event.actor.name}.backward"}
         owner = who.get(event.actor.kind, "the Trainer")
+        if event.kind == "direct-backward":
+            owner = "DeepSpeed's hook"
         shown = division.text if value is None or str(value) == division.text else f"{division.text} = {value}"
         message = (
             f"The loss is divided by {shown} ({division.source.file}:{division.source.line}), and {owner} divides "

@@ -87,6 +87,14 @@ def _condition(events: list[Event], pair: Pair) -> Guard | None:
             continue
         for guard in without(pair.backward.guards, forward.guards):
             data = guard.kind.removeprefix("not-") == "data" and pair.engine in guard.engines
-            if data and guard in pair.step.guards and pair.backward.loops:
+            if data and pair.backward.loops and not _in_other_branch(guard, pair, events):
                 return guard
     return None
+
+
+def _in_other_branch(guard: Guard, pair: Pair, events: list[Event]) -> bool:
+    """Is there a backward in the other branch too, so that every micro-batch has one?"""
+    return any(
+        event.kind == "backward" and event.actor is pair.engine and not compatible([guard], event.guards)
+        for event in events
+    )

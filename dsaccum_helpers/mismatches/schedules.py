@@ -81,6 +81,8 @@ def _in_micro_batches(facts: dict[str, object]) -> bool:
 
 def _is_loader(symbol: str) -> bool:
     name = symbol.removeprefix("len:").lower()
+    if "num_training_batches" in name:
+        return True
     return (
         symbol.startswith("len:")
         and "dataset" not in name
@@ -99,7 +101,7 @@ def _length(program: Program, facts: dict[str, object], known: Setup) -> str:
             f"({count or 'not known'}): the run ends after 1/{count or 'accumulation steps'} of the schedule."
         )
     if _in_micro_batches(facts) and count is not None:
-        mover = "engine" if owner == "engine" else "prepared scheduler" if owner == "prepared" else "script"
+        mover = {"engine": "engine", "prepared": "prepared scheduler", "lightning": "Trainer"}.get(str(owner), "script")
         return (
             f"The length of the schedule counts micro-batches (len of the loader), but the {mover} moves it once in "
             "each "
@@ -110,7 +112,7 @@ def _length(program: Program, facts: dict[str, object], known: Setup) -> str:
 
 def _steps_with_updates(program: Program, facts: dict[str, object]) -> bool:
     """Does it move once in each optimizer step?"""
-    if facts.get("owner") in ("engine", "prepared"):
+    if facts.get("owner") in ("engine", "prepared", "lightning"):
         return True
     steps = [e for e in live(program) if e.kind == "scheduler-step" and e.info["scheduler"] is facts]
     return bool(steps) and all(once(event.guards) for event in steps)

@@ -39,6 +39,7 @@ class SeveralBackwardsPerStep(Mismatch):
             if known.deepspeed:
                 yield from self._accelerate(program)
             yield from self._crossed(program, known)
+            yield from self._lightning(program, known)
 
     def _raw(self, program: Program, known: Setup) -> Iterator[Finding]:
         groups: dict[int, list[Pair]] = {}
@@ -75,6 +76,18 @@ class SeveralBackwardsPerStep(Mismatch):
                 fix = Fix("Add the losses up and call accelerator.backward(loss_1 + loss_2) once.")
                 yield self.found(message, [one.source for one in found], [fix])
                 return
+
+    def _lightning(self, program: Program, known: Setup) -> Iterator[Finding]:
+        """manual_backward reaches the engine each time it is called."""
+        backwards = [e for e in live(program) if e.kind == "backward" and e.actor.kind == "lightning"]
+        events = program.events
+        if known.stage in (1, 2) and len(backwards) > 1 and not _stepped_between(events, backwards[0], backwards[-1]):
+            places = ", ".join(at(event) for event in backwards)
+            message = f"manual_backward is called {len(backwards)} times for one step ({places}): at the end of a "
+            message += "window "
+            message += f"ZeRO-{known.stage} keeps only the last of them."
+            fix = Fix("Add the losses up and call manual_backward once.")
+            yield self.found(message, [event.source for event in backwards], [fix])
 
     def _crossed(self, program: Program, known: Setup) -> Iterator[Finding]:
         """A loss that runs through a second engine, whose hooks fire in a backward that is not its own."""

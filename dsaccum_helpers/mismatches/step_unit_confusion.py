@@ -106,5 +106,7 @@ def _intervals_of(job: Job) -> Iterator[tuple[str, Fact]]:
         fact = job.fact(name)
         said = next((job.value(switch) for switch in switches if job.fact(switch)), "steps" if on else "no")
         chosen = whole(fact.value) if fact is not None else None
-        if fact is not None and chosen not in (None, default) and said == "steps":
+        # A default that stands beside its switch is meant; one that a dump of all arguments shows is not.
+        meant = chosen != default or any(job.fact(switch) for switch in switches)
+        if fact is not None and chosen is not None and meant and said == "steps":
             yield name, Fact(chosen, fact.source)

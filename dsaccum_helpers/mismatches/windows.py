@@ -42,6 +42,9 @@ def setup(job: Job) -> Setup:
     gas = numbers.steps.value if numbers.steps else None
     gas = gas if isinstance(gas, int) and not isinstance(gas, bool) and gas > 0 else None
     stage = job.value("zero_stage", job.value("accelerate.zero_stage", job.value("plugin.zero_stage")))
+    strategy = str(job.value("trainer.strategy", ""))
+    if stage is None and strategy.startswith("deepspeed_stage_") and strategy[16:17].isdigit():
+        stage = int(strategy[16:17])
     if stage is None and job.config is not None and job.config.kind != "given":
         stage = 0
     managed = job.config.get("managed_gradient_accumulation", default=True) if job.config else True
@@ -97,7 +100,7 @@ def pairs(program: Program, kind: str = "deepspeed", steps: str = "step") -> Ite
             continue
         done = [event for event in events if event.kind == steps and event.actor is engine]
         for place, event in enumerate(events):
-            if event.kind != "backward" or event.actor is not engine:
+            if event.kind != "backward" or event.actor is not engine or _coalesced(event):
                 continue
             step = _step_after(event, events[place:], done)
             if step is None:
@@ -106,6 +109,11 @@ def pairs(program: Program, kind: str = "deepspeed", steps: str = "step") -> Ite
             shared = _shared(event.loops, step.loops)
             guards = [g for g in without(step.guards, event.guards) if not _in_both_branches(g, step, done)]
             yield Pair(engine, event, step, event.loops[shared:], guards)
+
+
+def _coalesced(event: Event) -> bool:
+    """Does the engine reduce the gradients of several backwards together, as it was told to?"""
+    return any(guard.kind == "coalesce_grad_reduction" for guard in event.guards)
 
 
 def _in_both_branches(guard: Guard, step: Event, steps: list[Event]) -> bool:
@@ -153,6 +161,9 @@ def sets_boundary(program: Program, engine: Engine) -> bool:
 def holds_forward(program: Program, pair: Pair) -> bool:
     """Is there a forward pass in the loops around the backward alone: are these micro-batches, not losses of one?"""
     innermost = pair.inner[-1] if pair.inner else None
+    outer = pair.backward.loops[: len(pair.backward.loops) - len(pair.inner)]
+    if innermost is not None and innermost.fixed and any(loop.over == "loader" for loop in outer):
+        return False  # heads or tasks, the same ones for every micro-batch of the loader
     forwards = [event for event in program.events if event.kind == "forward" and innermost in event.loops]
     return bool(forwards) or not any(event.kind == "forward" for event in program.events)
 

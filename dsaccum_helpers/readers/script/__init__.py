@@ -123,6 +123,13 @@ def _hand_over(reader: Interpreter, job: Job) -> None:
         if not isinstance(config, str) and config.values:
             job.configs.append(config)
     _loader_facts(reader, job)
+    _nothing_prepared(reader, job)
+
+
+def _nothing_prepared(reader: Interpreter, job: Job) -> None:
+    """Accelerate takes "auto" from a loader that it prepares; here it is never given one."""
+    if reader.prepared_models and not reader.prepared_loaders and not reader.loaders:
+        job.add("loader.has_batch_size", False, reader.prepared_models[0])
 
 
 def _loader_facts(reader: Interpreter, job: Job) -> None:
@@ -136,7 +143,7 @@ def _loader_facts(reader: Interpreter, job: Job) -> None:
         source: Source = loader.source
         if loader.facts.get("hidden"):
             job.add("loader.has_batch_size", False, source)
-        elif isinstance(size, int) and size >= 1:
+        if isinstance(size, int) and size >= 1:
             job.add("loader.batch_size", size, source)
         if loader.facts.get("drop_last") in (True, False):
             job.add("dataset.drop_last", loader.facts["drop_last"], source)

@@ -213,6 +213,8 @@ class Calls(Library):
             fields = [name for name in kind.attributes if name in self.fields(kind)]
             made.attributes.update(dict(zip(fields, arguments, strict=False)))
             made.attributes.update(keywords)
+            if method := self.method(made, "__post_init__"):
+                self.function(method, [], {}, node)
         self.made.add(id(kind))
         return made
 

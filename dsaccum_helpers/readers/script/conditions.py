@@ -9,6 +9,7 @@ from dsaccum_helpers.readers.script.values import (
     Constant,
     Count,
     Remainder,
+    Sequence,
     Tensor,
     Unknown,
     Value,
@@ -142,3 +143,11 @@ def _is_last(node: ast.Compare) -> bool:
         for side in sides
         for part in ast.walk(side)
     )
+
+
+def flag_of(flags: Sequence, source: Source) -> Condition | None:
+    """One of a list of truth values of which a single one is true, gone through over and over: true once in so many."""
+    values = [item.value for item in flags.items if isinstance(item, Constant)]
+    if len(values) < 2 or len(values) != len(flags.items) or sorted(map(repr, values))[-2:] != ["False", "True"]:
+        return None
+    return Condition(Guard("every", Number(len(values)), "a flag that is true once in so many", source))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from dsaccum_helpers.readers.script.calls import Calls
-from dsaccum_helpers.readers.script.conditions import combined, compared, inverted
+from dsaccum_helpers.readers.script.conditions import combined, compared, flag_of, guard_of, inverted, negated
 from dsaccum_helpers.readers.script.numbers import arithmetic
 from dsaccum_helpers.readers.script.values import (
     Condition,
@@ -91,6 +91,8 @@ class Expressions(Calls):
     def item(self, owner: Value, place: int | None, node: ast.AST) -> Value:
         """One item of a sequence; of anything else, something that came from it."""
         if isinstance(owner, Sequence):
+            if place is None and (flag := flag_of(owner, self.source(node))) is not None:
+                return flag
             if owner.open and owner.items:
                 return owner.items[0]
             if place is not None and -len(owner.items) <= place < len(owner.items):
@@ -120,12 +122,23 @@ class Expressions(Calls):
         return value
 
     def _BoolOp(self, node: ast.BoolOp, scope: Scope) -> Value:
-        values = [self.eval(part, scope) for part in node.values]
+        values = self._one_after_another(node, scope)
         if any(isinstance(value, Role | Instance) for value in values) and isinstance(node.op, ast.Or):
             return next(value for value in values if isinstance(value, Role | Instance))
         if isinstance(node.op, ast.Or) and isinstance(values[-1], Count) and not isinstance(values[0], Condition):
             return values[0] if isinstance(values[0], Count) else values[-1]
         return combined(node, values, [self.source(part) for part in node.values])
+
+    def _one_after_another(self, node: ast.BoolOp, scope: Scope) -> list[Value]:
+        """The parts of ``a and b``: the later ones happen only where the earlier ones let them."""
+        values: list[Value] = []
+        for part in node.values:
+            value = self.eval(part, scope)
+            values.append(value)
+            guard = guard_of(value, part, self.source(part))
+            self.guards.append(guard if isinstance(node.op, ast.And) else negated(guard))
+        del self.guards[-len(values) :]
+        return values
 
     def _Compare(self, node: ast.Compare, scope: Scope) -> Value:
         left = self.eval(node.left, scope)
@@ -140,8 +153,12 @@ class Expressions(Calls):
         return compared(node, left, values[0], self.source(node))
 
     def _IfExp(self, node: ast.IfExp, scope: Scope) -> Value:
-        self.eval(node.test, scope)
-        one, other = self.eval(node.body, scope), self.eval(node.orelse, scope)
+        guard = guard_of(self.eval(node.test, scope), node.test, self.source(node.test))
+        self.guards.append(guard)
+        one = self.eval(node.body, scope)
+        self.guards[-1] = negated(guard)
+        other = self.eval(node.orelse, scope)
+        self.guards.pop()
         for value in (one, other):
             if isinstance(value, Role | Tensor | Instance | Sequence):
                 return value
@@ -261,12 +278,20 @@ class Expressions(Calls):
         if inner:
             return inner, item
         loop = Loop(over, source, count, {id(iterated), *iterated.over})
+        loop.fixed = _same_each_time(iterated)
         if isinstance(iterated, Role):
             loop.size = iterated.facts.get("batch_size")
             loop.loader = iterated
         if isinstance(iterated, Role) and "item" in iterated.facts:
             item = iterated.facts["item"]
         return [loop], item
+
+
+def _same_each_time(iterated: Value) -> bool:
+    """Names or numbers written out, or a constant of another module."""
+    if isinstance(iterated, Sequence):
+        return not iterated.open and all(isinstance(item, Constant | Count | Function) for item in iterated.items)
+    return isinstance(iterated, Reference | Unknown) and iterated.name.rsplit(".", 1)[-1].isupper()
 
 
 def _like_loader(name: str) -> bool:

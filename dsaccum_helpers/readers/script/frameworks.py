@@ -82,6 +82,15 @@ class Frameworks(Options):
             self.references.append((config.name, self.source(node)))
         elif isinstance(config, Mapping):
             engine.config = self.config_of(config)
+            self._config_schedule(config, node)
+
+    def _config_schedule(self, config: Mapping, node: ast.Call) -> None:
+        """The scheduler of a config in the script: its length may be a product of names."""
+        params = config.attributes.get("scheduler", config).attributes.get("params", config)
+        total = params.attributes.get("total_num_steps")
+        if isinstance(total, Count) and total.number.symbols:
+            source = self.places.get((id(params), "total_num_steps")) or self.source(node)
+            self.program.schedulers.append({"owner": "engine", "total": total.number, "source": source})
 
     def config_of(self, mapping: Mapping) -> Config:
         """A dict literal as a DeepSpeed config; values that are not known are left out."""
@@ -172,6 +181,16 @@ class Frameworks(Options):
         return Unknown(name) if name not in ("unwrap_model",) or not arguments else arguments[0]
 
     def _prepared(self, value: Value, engine: Engine, node: ast.Call) -> Value:
+        made = self._prepared_as(value, engine, node)
+        if isinstance(made, Role):
+            self.prepared_loaders += made.role == "loader"
+            if made.role == "engine":
+                self.prepared_models.append(made.source)
+        else:
+            self.prepared_loaders += 1  # something unknown may be a loader
+        return made
+
+    def _prepared_as(self, value: Value, engine: Engine, node: ast.Call) -> Value:
         if isinstance(value, Role) and value.role in ("optimizer", "scheduler", "loader"):
             value.engine, value.facts["prepared"] = engine, True
             if value.role == "scheduler":
@@ -196,6 +215,8 @@ class Frameworks(Options):
                 self.learn(f"trainer.{key}", known, node)
         self._lightning_processes(keywords, node)
         strategy = keywords.get("strategy")
+        if isinstance(strategy, Role) and strategy.facts.get("stage") is not None:
+            self.learn("trainer.strategy", f"deepspeed_stage_{strategy.facts['stage']}", node)
         if isinstance(strategy, Role) and (config := strategy.facts.get("config")) is not None:
             if isinstance(config, Constant) and isinstance(config.value, str):
                 self.references.append((config.value, strategy.source))

@@ -122,6 +122,10 @@ class Interpreter(Statements):
                 continue
             if special is not None:
                 self._loss_method(method, special)
+            elif name == "configure_optimizers":
+                before = len(self.program.schedulers)
+                result = self._enter(method)
+                self._lightning_schedules(result, self.program.schedulers[before:])
             elif name not in ("forward", "__call__", "__getitem__", "__len__", "__repr__", "__iter__"):
                 self._enter(method)
 
@@ -150,3 +154,11 @@ class Interpreter(Statements):
         if not isinstance(loss, Constant):
             self.file = self.files.get(id(method.node), self.file)
             self.emit("return-loss", engine, method.node, loss=tensor or Tensor())
+
+    def _lightning_schedules(self, result: Any, made: list[dict[str, Any]]) -> None:
+        """With interval "step" Lightning moves a scheduler once in each optimizer step."""
+        block = getattr(result, "attributes", {}).get("lr_scheduler")
+        interval = getattr(block, "attributes", {}).get("interval")
+        if isinstance(interval, Constant) and interval.value == "step":
+            for facts in made:
+                facts["owner"] = "lightning"

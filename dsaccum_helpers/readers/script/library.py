@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dsaccum_helpers.readers.script.names import ARGUMENTS, BATCH_NORM, OPTIMIZERS, STEP_TOTALS, TRL
+from dsaccum_helpers.readers.script.names import ARGUMENTS, BATCH_NORM, NORMALISED, OPTIMIZERS, STEP_TOTALS, TRL
 from dsaccum_helpers.readers.script.numbers import divided
 from dsaccum_helpers.readers.script.sequences import Sequences
 from dsaccum_helpers.readers.script.state import first_of
@@ -66,12 +66,18 @@ class Library(Sequences):
         if last == "Trainer" and ("lightning" in name or name.startswith("pl.")):
             return self.lightning_trainer(keywords, node)
         if last == "DeepSpeedStrategy":
-            return Role("strategy", self.source(node), config=keywords.get("config"))
+            stage = self.plain(keywords.get("stage"))
+            return Role("strategy", self.source(node), config=keywords.get("config"), stage=stage)
         if last in ARGUMENTS or (last in TRL and "trl" in name):
             return self.training_arguments(last, keywords, node)
         return None
 
     def _of_torch(self, name: str, last: str, arguments: Values, keywords: Named, node: ast.Call) -> Value | None:
+        if name.endswith("autograd.backward") and arguments and isinstance(arguments[0], Tensor):
+            return self.call_method(arguments[0], "backward", [], {}, node)
+        if name.startswith("torchvision.models.") and any(part in last for part in NORMALISED):
+            self.learn("model.has_batch_norm", True, node)
+            return Unknown(last)
         if last in BATCH_NORM:
             self.learn("model.has_batch_norm", True, node)
             return Role("model", self.source(node))
@@ -107,7 +113,9 @@ class Library(Sequences):
         return made
 
     def _of_data(self, name: str, last: str, arguments: Values, keywords: Named, node: ast.Call) -> Value | None:
-        if last.endswith("DataLoader") or last == "StatefulDataLoader":
+        if last == "BatchSampler":
+            return self._sampler(arguments, keywords, node)
+        if last.endswith("DataLoader"):
             return self._loader(arguments, keywords, node)
         if name in ("os.getenv", "os.environ.get") and arguments and isinstance(arguments[0], Constant):
             default = arguments[1] if len(arguments) > 1 else None
@@ -124,13 +132,18 @@ class Library(Sequences):
         made = Mapping(value.name if isinstance(value, Role) and value.role == "file" else "")
         return made if made.name else Unknown("config")
 
+    def _sampler(self, arguments: Values, keywords: Named, node: ast.Call) -> Role:
+        size = keywords.get("batch_size") or (arguments[1] if len(arguments) > 1 else None)
+        return Role("sampler", self.source(node), batch_size=number(size))
+
     def _loader(self, arguments: Values, keywords: Named, node: ast.Call) -> Value:
         size = keywords.get("batch_size") or (arguments[1] if len(arguments) > 1 else None)
         made = Role("loader", self.source(node), batch_size=number(size) if size else Number(1))
         nothing = isinstance(size, Constant) and size.value is None
         made.facts["hidden"] = nothing or "batch_sampler" in keywords
         if made.facts["hidden"]:
-            made.facts["batch_size"] = None
+            sampler = keywords.get("batch_sampler")
+            made.facts["batch_size"] = sampler.facts.get("batch_size") if isinstance(sampler, Role) else None
         drop = keywords.get("drop_last")
         made.facts["drop_last"] = drop.value if isinstance(drop, Constant) else None
         self.loaders.append(made)

@@ -27,3 +27,5 @@ SAME = (
 STEP_TOTALS = (
     *("num_training_steps", "T_max", "total_steps", "total_num_steps", "total_iters", "max_steps", "t_total"),
 )
+#: Parts of the names of torchvision's models that hold BatchNorm.
+NORMALISED = ("resnet", "resnext", "densenet", "mobilenet", "efficientnet", "_bn", "googlenet", "inception", "regnet")

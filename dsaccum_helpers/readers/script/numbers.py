@@ -8,6 +8,7 @@ from dsaccum_helpers.readers.script.values import (
     Constant,
     Count,
     Remainder,
+    Sequence,
     Tensor,
     Unknown,
     Value,
@@ -15,7 +16,7 @@ from dsaccum_helpers.readers.script.values import (
     engines_of,
     number,
 )
-from dsaccum_helpers.trace import Division, Guard, Number, is_count_name
+from dsaccum_helpers.trace import Division, Guard, Number, Term, is_count_name
 
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ def arithmetic(node: ast.BinOp, left: Value, right: Value, source: Source, guard
         return Unknown() if isinstance(left, Constant) else Remainder(as_number(right, node.right))
     if isinstance(left, Tensor) or isinstance(right, Tensor):
         return _of_tensors(node, left, right, source, guards)
+    if isinstance(left, Sequence) and (listed := _of_lists(operator, left, right)) is not None:
+        return listed
     one, other = number(left), number(right)
     if one is not None and other is not None:
         result = _of_numbers(operator, one, other)
@@ -42,6 +45,16 @@ def arithmetic(node: ast.BinOp, left: Value, right: Value, source: Source, guard
     result_unknown = _unknown(node, left, right)
     result_unknown.counter = any(isinstance(side, Unknown) and side.counter for side in (left, right))
     return result_unknown
+
+
+def _of_lists(operator: ast.operator, left: Sequence, right: Value) -> Sequence | None:
+    """``[False] * 3 + [True]``."""
+    if isinstance(operator, ast.Add) and isinstance(right, Sequence):
+        return Sequence([*left.items, *right.items][:200], left.open or right.open)
+    times = right.number.known() if isinstance(right, Count) else None
+    if isinstance(operator, ast.Mult) and times is not None and 0 < times <= 200:
+        return Sequence((left.items * int(times))[:200], left.open)
+    return None
 
 
 def _unknown(node: ast.BinOp, left: Value, right: Value) -> Unknown:
@@ -117,6 +130,8 @@ def _of_tensors(node: ast.BinOp, left: Value, right: Value, source: Source, guar
         return _as(Tensor(engines_of(left, right), tensor.terms, tensor.over), tensor)
     if isinstance(operator, ast.Add | ast.Sub):
         terms = [t for side in (left, right) if isinstance(side, Tensor) for t in side.terms]
+        if any(isinstance(side, Unknown) for side in (left, right)):
+            terms.append(Term(own=False))
         main = left if isinstance(left, Tensor) else right
         assert isinstance(main, Tensor)
         return _as(Tensor(engines_of(left, right), terms, counted_over(left, right)), main)

@@ -122,6 +122,8 @@ class Roles(State):
             data = first_of(arguments, keywords, "data_iter")
             self.emit(kinds[name], engine, node, on="engine", data=data, module=role.facts.get("module", False))
             return Tensor({engine}) if name == "train_batch" else Role("context", self.source(node), kind=name)
+        if name == "coalesce_grad_reduction":
+            return Role("context", self.source(node), kind=name)
         if name == "set_gradient_accumulation_boundary":
             self.emit("set-boundary", engine, node, value=first_of(arguments, keywords, "is_boundary"))
             return Constant(None)
@@ -216,6 +218,9 @@ class Roles(State):
             return self._on_module(Role("module", self.source(node), self.models[id(owner)]), name, [], {}, node)
         if role is not None:
             return self._on_engine(Role("engine", role.source, role), name, arguments, keywords, node)
+        if name == "manual_backward" and arguments:
+            engine = self.first_engine("lightning") or self.engine("lightning", node, "manual_backward")
+            return self.engine_backward(engine, arguments, keywords, node)
         if name == "backward" and arguments and isinstance(owner, Unknown) and not looks_like(owner, *_OTHERS):
             kind = "accelerate" if looks_like(owner, "accel") else "deepspeed"
             owner.role = self.engine(kind, node, owner.name or "engine", guessed=True)

@@ -50,7 +50,7 @@ class Sequences(Frameworks):
         if name == "sum":
             return self._sum(first)
         if name == "zip":
-            return self._zipped(arguments)
+            return self._zipped(arguments, node)
         if name in ("next",):
             return self.item(first, None, node)
         if name == "islice" and len(arguments) > 1:
@@ -90,7 +90,8 @@ class Sequences(Frameworks):
 
         text = unparse(node.args[0])
         self.keep.append(value)
-        return Count(Number(1, {f"len:{text}": 1}, {id(value)}))
+        kind = "loader " if isinstance(value, Role) and value.role in ("loader", "iterator") else ""
+        return Count(Number(1, {f"len:{kind}{text}": 1}, {id(value)}))
 
     def _range(self, arguments: Values, node: ast.Call) -> Value:
         stop = arguments[1] if len(arguments) > 1 else arguments[0]
@@ -108,9 +109,9 @@ class Sequences(Frameworks):
                 return Tensor(engines_of(*tensors), terms, value.over)
         return Unknown("sum", counted_over(value) | (frozenset({id(value)}) if value.over else frozenset()))
 
-    def _zipped(self, arguments: Values) -> Value:
+    def _zipped(self, arguments: Values, node: ast.Call) -> Value:
         loops_value = next((a for a in arguments if isinstance(a, Role) and a.role in ("loader", "iterator")), None)
-        items = Sequence([self.item(value, None, None) for value in arguments])
+        items = Sequence([self.item(value, None, node) for value in arguments])
         if loops_value is not None:
             made = Role("iterator", loops_value.source, loops_value.engine, **loops_value.facts)
             made.facts["item"] = items

@@ -66,6 +66,8 @@ class State:
         self.made_configs: list[Config] = []
         self.loaders: list[Role] = []
         self.trained_on: list[Role] = []
+        self.prepared_models: list[Source] = []
+        self.prepared_loaders = 0
         self.speakers: list[tuple[str, Source]] = []
         self.lines: dict[str, Any] = {}
 
