@@ -131,13 +131,15 @@ class Calls(Library):
             del self.guards[-len(guards) :]
         return made or Unknown(method.name)
 
-    def derived(self, values: list[Value | None], node: ast.Call) -> Value:
+    def derived(self, values: list[Value | None], node: ast.expr) -> Value:
         """The result of an unknown function of these values."""
         engines = engines_of(*values)
         over = counted_over(*values)
         if engines:
             return Tensor(engines, over=over)
-        return Unknown(f"{ast.unparse(node.func)[:60]}(...)", over)
+        # A property is a call as well, without its brackets.
+        called = f"{ast.unparse(node.func)[:60]}(...)" if isinstance(node, ast.Call) else ast.unparse(node)[:60]
+        return Unknown(called, over)
 
     def function(self, function: Function, arguments: list[Value], keywords: dict[str, Value], node: Any) -> Value:
         """Follow a call into a function of the given files."""

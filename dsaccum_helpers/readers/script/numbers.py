@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     Guards = tuple[Guard, ...]
 
 
+_LARGEST = 10**18
+
+
 def arithmetic(node: ast.BinOp, left: Value, right: Value, source: Source, guards: Guards) -> Value:
     """``left op right``."""
     operator = node.op
@@ -87,6 +90,12 @@ def as_number(value: Value, node: ast.expr) -> Number | None:
 
 
 def _of_numbers(operator: ast.operator, one: Number, other: Number) -> Number | None:
+    """None where the result is not known, is no real number, or is larger than any batch: squares grow fast."""
+    made = _worked_out(operator, one, other)
+    return made if made is not None and isinstance(made.factor, int | float) and abs(made.factor) < _LARGEST else None
+
+
+def _worked_out(operator: ast.operator, one: Number, other: Number) -> Number | None:
     over = one.over | other.over
     if isinstance(operator, ast.Mult):
         return Number(one.factor * other.factor, _powers(one, other, 1), over)

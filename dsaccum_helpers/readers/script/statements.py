@@ -131,7 +131,8 @@ class Statements(Definitions):
         self.under([negated(guard)], node.orelse, scope)
         for name, value in after.items():
             old = scope.names.get(name)
-            scope.names[name] = value if old is None else preferred(old, value)
+            if old is not value:
+                scope.names[name] = value if old is None else preferred(old, value)
         pending: Pending = []
         if where := jump(node.body):
             pending.append((where, negated(guard)))
