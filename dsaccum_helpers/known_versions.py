@@ -50,12 +50,12 @@ ROWS = (
     Row(
         "scale_wrt_gas=False is ignored",
         "deepspeed",
-        ">=0.18.0,<=0.18.2",
+        "==0.18.3",  # read in the sources of 0.18.2, 0.18.3 and 0.18.4: the hook came with 0.18.3
         {"frameworks": ("transformers", "trl"), "with": {"transformers": ">=4.49"}, "accumulates": True},
         "the Trainer has normalised the loss by tokens and says so with scale_wrt_gas=False, and this DeepSpeed "
         "divides by {steps} all the same: gradients are 1/{steps} of the right ones",
         "0.18.4",
-        "Accelerate #3877, DeepSpeed PR 7724",
+        "DeepSpeed PR 7724 and engine.py of 0.18.3; Accelerate #3877",
     ),
     Row(
         "ZeRO-2 with CPU offload drops gradients",

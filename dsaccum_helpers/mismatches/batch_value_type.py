@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dsaccum_helpers.batch import KEYS, BatchError, resolve_batch
 from dsaccum_helpers.effective import effective
-from dsaccum_helpers.effective.owners import ACCUMULATION, FILLS_ONE, PER_DEVICE, TRAINERS, VARIABLE, is_open
+from dsaccum_helpers.effective.owners import ACCUMULATION, COUNTS, FILLS_ONE, PER_DEVICE, TRAINERS, VARIABLE, is_open
 from dsaccum_helpers.effective.world import whole
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches.entry import Mismatch
@@ -25,12 +25,7 @@ LIGHTNING = "trainer.accumulate_grad_batches"
 _ARGUMENTS = {
     **dict.fromkeys(TRAINERS, (PER_DEVICE, ACCUMULATION)),
     "lightning": (LIGHTNING,),
-    "accelerate": (
-        "accelerator.gradient_accumulation_steps",
-        "plugin.gradient_accumulation_steps",
-        "accelerate.gradient_accumulation_steps",
-        VARIABLE,
-    ),
+    "accelerate": COUNTS,
 }
 
 
@@ -98,8 +93,8 @@ class BatchValueType(Mismatch):
             if fact is None or not (whole(fact.value) or isinstance(fact.value, dict)):
                 given = f" (it was given as {fact.value!r:.60})" if fact else ""
                 text = f"accumulate_grad_batches is neither an integer nor a dict{given}: give the Trainer an integer."
-                offers = [Fix(f"Set accumulate_grad_batches to an integer, such as {n}.", {LIGHTNING: n}) for n in (1,)]
-                yield self.found(text, [event.source, *([fact.source] if fact else [])], offers)
+                fix = Fix("Set accumulate_grad_batches to an integer, such as 1.", {LIGHTNING: 1})
+                yield self.found(text, [event.source, *([fact.source] if fact else [])], [fix])
         known = any(job.fact(name) for name in _ARGUMENTS.get(job.framework, ()))
         if job.config is not None or known:
             return  # the values themselves are there, and none of them is off
@@ -163,17 +158,18 @@ def _elsewhere(values: dict[str, Any]) -> bool:
 def _refused(job: Job, values: dict[str, Any]) -> tuple[str, list[Fix]]:
     """Why the values are refused, or go through unseen, and the nearest integers."""
     numbers = effective(job)
-    settings: list[dict[str, Any]] = []
     try:
         resolve_batch(**values, world_size=numbers.replicas or 1)
-    except BatchError as error:
-        text, settings = str(error), [dict(setting) for setting in error.nearest]
-    else:
         return "", []
+    except BatchError as error:
+        text = str(error)
+        settings: list[dict[str, Any]] = [dict(setting) for setting in error.nearest]
     if not numbers.replicas:
         kept = {key for key in KEYS if values[key] is not None} or {KEYS[1]}
         kept |= {KEYS[1]} if values[KEYS[0]] is None else set()
         settings = [{key: setting[key] if key in kept else None for key in KEYS} for setting in settings]
+    if job.framework == "lightning":  # which owns the accumulation, and with it the product
+        settings = [{**dict.fromkeys(KEYS), KEYS[1]: setting[KEYS[1]]} for setting in settings]
     offers = []
     for setting in settings:
         # repr: 64.0 and true are equal to 64 and 1, and are to be replaced.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dsaccum_helpers.findings import Finding
     from dsaccum_helpers.job import Config, Job
 
-_REMOVED = "0.19"  # the block was removed during 0.19 (DeepSpeed PR 8563); 0.19.8 refuses it
+_REMOVED = "0.19.8"  # DeepSpeed PR 8563; 0.19.7 still has the block (both read in their sources)
 
 
 class Elasticity(Mismatch):
@@ -29,7 +29,7 @@ class Elasticity(Mismatch):
     code = "elasticity"
     title = "An elasticity block decides the batch, or stops the job"
     symptom = "DeepSpeedConfigError: Elastic training has been removed; or batch numbers that nobody wrote."
-    cause = "The config holds an elasticity block, of a feature that was removed in DeepSpeed 0.19."
+    cause = "The config holds an elasticity block, of a feature that was removed in DeepSpeed 0.19.8."
     consequence = "New versions refuse the config; old ones replace the three batch numbers by those that they compute."
     remedy = "Remove the block and write the three batch numbers."
     learn = "notebooks/01_three_numbers.ipynb"
@@ -62,7 +62,7 @@ class Elasticity(Mismatch):
                 severity, text = _overrides(job, config, block)
                 yield self.found(f"{text} {fix.description}", where, [fix], severity=severity)
             return
-        known = f"DeepSpeed {version}" if version else "DeepSpeed 0.19.8 and newer"
+        known = f"DeepSpeed {version}" if version else f"DeepSpeed {_REMOVED} and newer"
         off = "" if enabled else ", although it is switched off"
         text = f"{known} refuses a config with an elasticity block{off}: elastic training was removed."
         severity = "error" if enabled or version else "warning"
