@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from dsaccum_helpers.mismatches.entry import Mismatch, Prediction
+from dsaccum_helpers.mismatches import Mismatch
+from dsaccum_helpers.mismatches.prediction import Prediction
 from dsaccum_helpers.setting import Setting
 from dsaccum_helpers.training.events import Expected
 from dsaccum_helpers.training.tasks import Loader, Stream, Task, fresh_model

@@ -43,20 +43,8 @@ class Sequences(Frameworks):
             return made_dict
         if first is None:
             return None
-        if name == "len":
-            return self._length(first, node)
-        if name == "range":
-            return self._range(arguments, node)
-        if name == "sum":
-            return self._sum(first)
-        if name == "zip":
-            return self._zipped(arguments, node)
-        if name in ("next",):
-            return self.item(first, None, node)
-        if name == "islice" and len(arguments) > 1:
-            made = opened(self.item(first, None, node))
-            self.sizes[id(made)] = as_number(arguments[-1], node.args[-1]) or Number()
-            return made
+        if name in ("len", "range", "sum", "zip", "next", "islice", "enumerate", "iter", "RepeatingLoader", "cycle"):
+            return self._of_many(name, first, arguments, node)
         if name in ("max", "min") and len(arguments) == 2:
             return next((value for value in arguments if isinstance(value, Count) and value.number.symbols), None)
         if name == "open" and isinstance(first, Constant):
@@ -69,11 +57,27 @@ class Sequences(Frameworks):
             return Partial(first, arguments[1:], keywords)
         if name == "getattr" and len(arguments) > 1 and isinstance(arguments[1], Constant):
             return first.attributes.get(str(arguments[1].value))
+        return first if name in SAME else None
+
+    def _of_many(self, name: str, first: Value, arguments: Values, node: ast.Call) -> Value | None:
+        """What loops run over, and how long it is."""
+        if name == "len":
+            return self._length(first, node)
+        if name == "range":
+            return self._range(arguments, node)
+        if name == "sum":
+            return self._sum(first)
+        if name == "zip":
+            return self._zipped(arguments, node)
+        if name == "next":
+            return self.item(first, None, node)
         if name == "enumerate":
             return self._enumerated(first)
-        if name in ("iter", "RepeatingLoader", "cycle"):
+        if name != "islice":
             return self._iterated(name, first)
-        return first if name in SAME else None
+        made = opened(self.item(first, None, node))
+        self.sizes[id(made)] = as_number(arguments[-1], node.args[-1]) or Number()
+        return made
 
     def _length(self, value: Value, node: ast.Call) -> Value:
         if isinstance(value, Sequence) and not value.open:
