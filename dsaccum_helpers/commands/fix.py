@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dsaccum_helpers.commands import complain, say
 from dsaccum_helpers.commands.answer import as_json, finish, read, show
+from dsaccum_helpers.findings.text import plain
 from dsaccum_helpers.job import JobError
 from dsaccum_helpers.mend.files import write
 from dsaccum_helpers.mend.repair import Repair, repair_files
@@ -47,7 +48,9 @@ def run(options: Options) -> int:
         fixes = [{"code": code, **fix.to_dict()} for code, fix in result.done]
         say(as_json({**said.to_dict(), "mended": mended, "fixed": fixes}))
         return finish([said])
-    say("".join(one.get("diff") or "{file} is mended; the old file is {kept}.\n".format(**one) for one in mended))
+    for one in mended:
+        # A diff is for patch and keeps the name as it is; a name may hold what a terminal obeys.
+        say(one.get("diff") or plain("{file} is mended; the old file is {kept}.".format(**one)) + "\n")
     for code, fix in result.done:
         complain(f"{'mended' if options.write else '--write would mend'} {code}: {fix.description}")
     if not mended and before.findings:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 from dsaccum_helpers.job import JobError
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-__all__ = ["Originals", "write"]
+__all__ = ["Originals", "encoded", "write"]
 
 
 class Originals:
@@ -54,42 +55,56 @@ def write(name: str, text: str, before: bytes, encoding: str) -> str:
     import tempfile
 
     path = os.path.realpath(name)
-    temporary = None
+    temporary: str | None = None
+    kept: str | None = None
     try:
-        mode = os.stat(path).st_mode & 0o7777
-        if not mode & 0o222:
+        status = os.stat(path)
+        if not status.st_mode & 0o222:
             raise PermissionError(13, "it is read-only")
         with open(path, "rb") as handle:
             if handle.read() != before:
                 raise JobError(f"--write: {name} changed while it was checked. Smallest fix: check it again.")
-        kept = _kept(path, before, mode)
-        handle_number, temporary = tempfile.mkstemp(prefix=f".{os.path.basename(path)}.", dir=os.path.dirname(path))
-        with os.fdopen(handle_number, "wb") as handle:
-            handle.write(text.encode(encoding))
-            handle.flush()
-            os.fsync(handle.fileno())
-        os.chmod(temporary, mode)
+        descriptor, kept = _kept(path)
+        _fill(descriptor, kept, before, status)
+        descriptor, temporary = tempfile.mkstemp(prefix=f".{os.path.basename(path)}.", dir=os.path.dirname(path))
+        _fill(descriptor, temporary, encoded(text, encoding, before), status)
         os.replace(temporary, path)
-        temporary = None
+        stays = kept
+        temporary = kept = None
     except OSError as error:
         why = error.strerror or str(error)
         raise JobError(f"--write: {name} cannot be written ({why}). Smallest fix: --fix shows the change.") from None
     finally:
-        if temporary and os.path.exists(temporary):
-            os.unlink(temporary)
-    return os.path.join(os.path.dirname(name), os.path.basename(kept)) if not os.path.islink(name) else kept
+        for half_made in (temporary, kept):
+            if half_made:
+                os.unlink(half_made)
+    return os.path.join(os.path.dirname(name), os.path.basename(stays)) if not os.path.islink(name) else stays
 
 
-def _kept(path: str, content: bytes, mode: int) -> str:
-    """The old content beside the file, under the first of NAME.orig, NAME.orig1, ... that is free."""
+def encoded(text: str, encoding: str, before: bytes) -> bytes:
+    """The text in the encoding of the file, its byte order included."""
+    if encoding == "utf-16" and before.startswith(b"\xfe\xff"):
+        return b"\xfe\xff" + text.encode("utf-16-be")
+    return text.encode(encoding)
+
+
+def _kept(path: str) -> tuple[int, str]:
+    """A new file beside this one, under the first of NAME.orig, NAME.orig1, ... that is free."""
     for number in range(1000):
         kept = f"{path}.orig{number or ''}"
         try:
-            descriptor = os.open(kept, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            return os.open(kept, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), kept
         except FileExistsError:
             continue
-        with os.fdopen(descriptor, "wb") as handle:
-            handle.write(content)
-        os.chmod(kept, mode)
-        return kept
     raise OSError(17, f"{path}.orig to {path}.orig999 exist")
+
+
+def _fill(descriptor: int, path: str, content: bytes, status: os.stat_result) -> None:
+    """Write content that survives a crash, with the mode of another file and, where we may, its owner."""
+    with os.fdopen(descriptor, "wb") as handle:
+        handle.write(content)
+        handle.flush()
+        os.fsync(handle.fileno())
+    with contextlib.suppress(OSError, AttributeError):  # only root gives files away; Windows has no owners
+        os.chown(path, status.st_uid, status.st_gid)
+    os.chmod(path, status.st_mode & 0o7777)

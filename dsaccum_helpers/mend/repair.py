@@ -7,7 +7,7 @@ from itertools import combinations
 
 from dsaccum_helpers.job import BATCH_KEYS, Config, Job
 from dsaccum_helpers.mend import mended, placed
-from dsaccum_helpers.mend.files import Originals
+from dsaccum_helpers.mend.files import Originals, encoded
 from dsaccum_helpers.mend.tree import Unmendable
 
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
@@ -39,7 +39,7 @@ class Repair:
 
     def content(self, name: str) -> bytes:
         """The mended file as bytes, in the encoding that it has."""
-        return self.texts[name][1].encode(self.originals.encoding[name])
+        return encoded(self.texts[name][1], self.originals.encoding[name], self.originals.content[name])
 
     def diff(self, name: str) -> str:
         """A unified diff of one file, which ``patch -p1`` and ``git apply`` take."""

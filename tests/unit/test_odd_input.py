@@ -142,3 +142,41 @@ def test_numbers_and_names_without_end_in_a_script(before: str, tmp_path: Path) 
     start = time.process_time()
     assert "guarded-engine-step" in check(str(path), processes=4).codes
     assert time.process_time() - start < 5
+
+
+def test_written_files_keep_byte_order_owner_and_mode(tmp_path: Path) -> None:
+    path = tmp_path / "ds.json"
+    path.write_bytes(b"\xfe\xff" + CONFIG.encode("utf-16-be"))
+    path.chmod(0o640)
+    if os.geteuid() == 0:
+        os.chown(path, 1234, 1235)
+    before = path.stat()
+    assert main(["check", str(path), "--processes", "3", "--select", "written-for-other-world-size", "--write"]) == 0
+    assert path.read_bytes() == b"\xfe\xff" + CONFIG.replace("64", "48").encode("utf-16-be")
+    for one in (path, tmp_path / "ds.json.orig"):
+        after = one.stat()
+        assert (after.st_mode, after.st_uid, after.st_gid) == (before.st_mode, before.st_uid, before.st_gid)
+
+
+def test_no_half_made_copy_stays_when_the_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "ds.json"
+    path.write_text(CONFIG)
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert main(["check", str(path), "--processes", "3", "--write"]) == 2
+    assert "No space left" in capsys.readouterr().err
+    assert [one.name for one in tmp_path.iterdir()] == ["ds.json"]
+    assert path.read_text() == CONFIG
+
+
+def test_a_name_that_a_terminal_would_obey(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "\x1b[31mred.json"
+    path.write_text(CONFIG)
+    assert main(["check", str(path), "--processes", "3", "--write"]) == 0
+    said = capsys.readouterr()
+    assert "\x1b" not in said.out + said.err
