@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dsaccum_helpers.batch import KEYS, BatchError, resolve_batch
 from dsaccum_helpers.effective.owners import ACCUMULATION, PER_DEVICE, TRAINERS, given
-from dsaccum_helpers.effective.world import parallel, processes, whole
+from dsaccum_helpers.effective.world import parallel, processes, shared, whole
 from dsaccum_helpers.job import Fact
 
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
@@ -52,10 +52,7 @@ class Effective:
     @property
     def shared(self) -> int:
         """How many processes work on the same samples."""
-        product = 1
-        for fact in self.parallel.values():
-            product *= fact.value
-        return product
+        return shared(self.parallel)
 
     def _replicas(self, job: Job) -> int | None:
         """The processes divided by those that share samples; where nobody says, what an assertion of the log counts."""

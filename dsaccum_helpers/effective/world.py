@@ -39,6 +39,9 @@ def processes(job: Job) -> Fact | None:
     for event in job.said("started"):
         if whole(event.values.get("processes")) and not by_ranks(event):
             return Fact(event.values["processes"], event.source)
+    for event in job.said("engine-world"):
+        replicas = event.values.get("replicas")
+        return Fact(replicas * shared(parallel(job)) if replicas else event.values["processes"], event.source)
     if not any(launch.launcher in SETS_WORLD_SIZE for launch in job.launches):
         for fact in job.all("environment.WORLD_SIZE"):
             if whole(fact.value):
@@ -54,6 +57,14 @@ def by_ranks(event: Event) -> bool:
 def at_least(job: Job) -> int:
     """A lower bound for the processes that were started, from the ranks that a log shows; 1 where none are seen."""
     return max((whole(event.values.get("processes")) or 1 for event in job.said("started")), default=1)
+
+
+def shared(sizes: dict[str, Fact]) -> int:
+    """How many processes work on the same samples, by the sizes of ``parallel``."""
+    product = 1
+    for fact in sizes.values():
+        product *= fact.value
+    return product
 
 
 def parallel(job: Job) -> dict[str, Fact]:

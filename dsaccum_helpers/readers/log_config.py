@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 
+from dsaccum_helpers.batch import KEYS
 from dsaccum_helpers.job import Config
 from dsaccum_helpers.readers.literal import parse
+from dsaccum_helpers.readers.log_patterns import number
 
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
 if TYPE_CHECKING:
@@ -30,10 +32,26 @@ _BESIDE = frozenset(
 )
 _WORDS = ("train_micro_batch_size_per_gpu", "zero_optimization", "train_batch_size")
 _BRACE = re.compile(r"[{}]")
+#: What the engine (and GPT-NeoX, for its arguments) calls a key of the config where it prints all of them.
+_DUMPED_KEYS = {
+    **{key: (key,) for key in KEYS},
+    "gradient_clipping": ("gradient_clipping",),
+    "grad_accum_dtype": ("data_types", "grad_accum_dtype"),
+    "managed_gradient_accumulation": ("managed_gradient_accumulation",),
+    "optimizer_name": ("optimizer", "type"),
+    "bfloat16_enabled": ("bf16", "enabled"),
+    "fp16_enabled": ("fp16", "enabled"),
+    "load_universal_checkpoint": ("checkpoint", "load_universal"),
+    "zero_optimization_stage": ("zero_optimization", "stage"),
+    "model_parallel_size": ("model_parallel_size",),
+    "pipe_parallel_size": ("pipe_parallel_size",),
+}
+#: A name, dots up to a common column (none behind the longest name), the value; GPT-NeoX adds where it is from.
 _DUMPED = re.compile(
-    r"\b(train_batch_size|train_micro_batch_size_per_gpu|gradient_accumulation_steps|world_size|zero_optimization_stage|"
-    r"gradient_clipping)\s+\.*\s*(\d+(?:\.\d+)?)\s*$"
+    rf"(?:^|\s)({'|'.join((*_DUMPED_KEYS, 'world_size'))})(?:\s+\.+\s*|\s{{2,}})"
+    r"([^\s.]\S*?)(?:\.{2,}[a-z]\w*)?\s*$"
 )
+_STAGES = {"disabled": 0, "optimizer_states": 1, "gradients": 2, "weights": 3}  # Python 3.12 prints the enum's name
 _BACK = 20_000  # characters before a key in which its block must open
 _LINES, _LARGEST = 600, 60_000
 _MOST = 60
@@ -107,19 +125,39 @@ def is_config(values: Any) -> bool:
 
 
 def _dump(events: Events, known: bool) -> None:
-    """``DeepSpeedEngine configuration:``: the numbers that the engine really uses."""
-    for at in events.log.hits("DeepSpeedEngine configuration", 1):
-        hit = events.log.line(at)
-        said: dict[str, Any] = {}
-        places: dict[tuple[str, ...], tuple[int, int]] = {}
-        for line in events.log.after(hit, 300, 60_000):
-            if match := _DUMPED.search(line.body):
-                said[match[1]] = float(match[2]) if "." in match[2] else int(match[2])
-                places[(match[1],)] = (events.log.number(line.start), 1)
-        world, stage = said.pop("world_size", None), said.pop("zero_optimization_stage", None)
-        if world and not events.job.all("processes"):
-            events.job.add("processes", world, events.source(at))
-        if not known and "train_batch_size" in said:
-            if stage is not None:
-                said["zero_optimization"] = {"stage": stage}
-            events.job.configs.append(Config(said, events.file, places, "log"))
+    """The numbers that the engine really uses, as it prints them one in a line."""
+    rows = _rows(events)
+    if not any(rows.get(key, (None, 0))[0] for key in KEYS[:2]):
+        return
+    world, at = rows.pop("world_size", (None, 0))
+    if isinstance(world, int) and world > 0:
+        # GPT-NeoX counts all processes, the engine only those that see different samples.
+        name = "processes" if "model_parallel_size" in rows else "replicas"
+        events.add("engine-world", {name: world}, at)
+    if known:
+        return
+    config = Config({}, events.file, {}, "log")
+    for name, (value, place) in rows.items():
+        if value is not None:
+            config.change(_DUMPED_KEYS[name], value)
+            config.places[_DUMPED_KEYS[name]] = (events.log.number(place), events.log.column(place))
+    events.job.configs.append(config)
+
+
+def _rows(events: Events) -> dict[str, tuple[Any, int]]:
+    """The first block of such lines: each name with its value and place. Another rank's or run's block begins anew."""
+    words = (f"{name} ." for name in _DUMPED_KEYS)
+    places = (at for word in (*words, f"{KEYS[1]}  ") for at in events.log.hits(word, 3))
+    first = min((at for at in places if _DUMPED.search(events.log.line(at).body)), default=None)
+    rows: dict[str, tuple[Any, int]] = {}
+    if first is None:
+        return rows
+    hit = events.log.line(first)
+    for line in (hit, *events.log.after(hit, 400, 80_000)):
+        match = _DUMPED.search(line.body)
+        if match and match[1] in rows:
+            break
+        if match:
+            value = _STAGES.get(match[2].rpartition(".")[2], number(match[2]))
+            rows[match[1]] = value, line.begin + match.start(1)
+    return rows

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsaccum_helpers.job import Event, Job
+from dsaccum_helpers.effective import effective
+from dsaccum_helpers.effective.world import whole
+from dsaccum_helpers.job import BATCH_KEYS, Event, Job
 from dsaccum_helpers.readers import log
 
 FRAMES = """Traceback (most recent call last):
@@ -386,11 +388,6 @@ STARTED = [
     ),
     ("Process rank: 0, world size: 8, device: cuda:0", 8),
     ("INFO: world_size: 4", 4),
-    (
-        "DeepSpeedEngine configuration:\n[INFO] [config.py:1:print]   train_batch_size ............. 32\n"
-        "[INFO] [config.py:1:print]   world_size ................... 4",
-        4,
-    ),
     ("Config mesh_device None world_size = 1", None),
     ("data parallel world size: 4", None),
     ("dp_world_size=4 tensor parallel world_size=2", None),
@@ -467,14 +464,59 @@ def test_somebodys_arguments_are_no_config() -> None:
     assert job_of("{'train_batch_size': 8, 'zero_optimization': {'stage': 2").configs == []
 
 
-def test_the_engines_dump() -> None:
-    job = job_of(
-        "[INFO] DeepSpeedEngine configuration:\n  gradient_accumulation_steps .. 4\n  "
-        "train_batch_size ............. 32\n"
-        "  train_micro_batch_size_per_gpu  4\n  world_size ................... 2\n"
-    )
-    assert job.configs[0].values["train_micro_batch_size_per_gpu"] == 4
-    assert job.value("processes") == 2
+_DUMP = """DeepSpeedEngine configuration:
+  gradient_accumulation_steps .. 4
+  gradient_clipping ............ 1.0
+  optimizer_name ............... adam
+  train_batch_size ............. 32
+  train_micro_batch_size_per_gpu  4
+  world_size ................... 2
+  zero_optimization_stage ...... 2"""
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "",
+        "[2025-10-01 09:12:44,100] [INFO] [config.py:1003:print] ",
+        "[rank0]: [2025-10-01 09:12:44,100] [INFO] [config.py:1003:print] ",
+        "[2025-10-01 09:12:44,100] [INFO] [logging.py:96:log_dist] [Rank 0] ",
+        "worker-1: [2021-04-01 09:12:44,100] [INFO] [config.py:624:print] ",
+    ],
+)
+@pytest.mark.parametrize("head", [True, False])
+def test_the_engines_dump(prefix: str, head: bool) -> None:
+    text = each(prefix, _DUMP if head else _DUMP.partition("\n")[2])
+    job = job_of(f"{text}\n{text.replace('32', '64')}\n")
+    assert [config.kind for config in job.configs] == ["log"]
+    assert effective(job).batch() == {**dict(zip(BATCH_KEYS, (32, 4, 4), strict=True)), "data_parallel_size": 2}
+    config = job.configs[0]
+    assert (config.get("optimizer", "type"), config.get("gradient_clipping")) == ("adam", 1.0)
+    assert (config.get("zero_optimization", "stage"), config.source("train_batch_size").line) == (2, 4 + head)
+
+
+def test_the_dump_counts_replicas_and_that_of_neox_processes() -> None:
+    job = job_of(_DUMP)
+    job.set("tensor_parallel", 4)
+    numbers = effective(job)
+    assert (numbers.processes and numbers.processes.value, numbers.replicas, numbers.error) == (8, 2, None)
+    neox = "\n".join(f"{line}........default" for line in _DUMP.split("\n")[1:])
+    job = job_of(f"  model_parallel_size ............ 2........updated\n{neox}\n")
+    assert (effective(job).replicas, job.value("train_batch_size")) == (1, 32)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "  gradient_accumulation_steps ..... 4\n  world_size ...................................... 8",  # Megatron's own
+        "train_batch_size is 32 and train_micro_batch_size_per_gpu  is 4",
+        "  train_batch_size ............. None\n",
+        "we set train_batch_size ... 32 and more\n",
+    ],
+)
+def test_no_dump_of_the_engine(text: str) -> None:
+    assert not job_of(text).said("engine-world")
+    assert all(not whole(job_of(text).value(key)) for key in BATCH_KEYS)
 
 
 def test_the_trainers_own_block_gives_its_arguments() -> None:
