@@ -508,7 +508,7 @@ def test_the_dump_counts_replicas_and_that_of_neox_processes() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "  gradient_accumulation_steps ..... 4\n  world_size ...................................... 8",  # Megatron's own
+        "  gradient_accumulation_steps ..... 4\n  world_size ........................ 8",  # Megatron's own
         "train_batch_size is 32 and train_micro_batch_size_per_gpu  is 4",
         "  train_batch_size ............. None\n",
         "we set train_batch_size ... 32 and more\n",
