@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dsaccum_helpers.findings import Finding
     from dsaccum_helpers.mend.repair import Repair
 
-__all__ = ["check", "diagnose", "mend_files", "read_job"]
+__all__ = ["at_worlds", "check", "diagnose", "mend_files", "read_job"]
 
 
 def check(*paths: Any, select: Sequence[str] = (), ignore: Sequence[str] = (), **options: Any) -> Report:
@@ -161,10 +161,13 @@ def _without_repetition(found: list[Finding]) -> list[Finding]:
 
 def at_worlds(job: Job, sizes: Iterable[int], **options: Any) -> dict[int, Report]:
     """The same job on several numbers of processes."""
-    reports = {}
+    reports: dict[int, Report] = {}
+    launched = job.facts.get("processes")
     for size in sizes:
         if size < 1:
             raise JobError(f"--for {size}: a number of processes is a positive integer. Smallest fix: --for 4,8.")
         job.set("processes", size)
         reports[size] = diagnose(job, **options)
+    job.set("processes", None)
+    job.facts |= {"processes": launched} if launched else {}
     return reports

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from dsaccum_helpers.job import CONFIG_FACTS, FACTS, FRAMEWORKS, JobError
+from dsaccum_helpers.job import CONFIG_FACTS, FACTS, FRAMEWORKS, OPEN_FACTS, JobError
 
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
 if TYPE_CHECKING:
@@ -18,8 +18,6 @@ FORMATS = ("text", "json", "sarif", "github", "html")
 FLAGS = ("--here", "--fix", "--write", "--help")
 #: A version of a package, as in 2.3, v0.15.0, 2.1.0+cu118, 0.15.*
 VERSION = re.compile(r"[vV]?\d[\w.+!*-]*$", re.ASCII)
-#: Beginnings of facts that take any further name.
-OPEN_FACTS = ("environment", "trainer", "accelerator", "accelerate", "plugin", "generation")
 
 
 class Options:

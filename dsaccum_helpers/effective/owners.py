@@ -24,6 +24,7 @@ FILLS_ONE = (*TRAINERS, "accelerate")  # a config without an accumulation key ge
 _DEFAULT = Source("default of TrainingArguments")
 _UNKNOWN = "\ue000"  # stands in the words of a launch command for what is not known there
 PER_DEVICE, ACCUMULATION = "trainer.per_device_train_batch_size", "trainer.gradient_accumulation_steps"
+LIGHTNING = "trainer.accumulate_grad_batches"
 VARIABLE = "environment.ACCELERATE_GRADIENT_ACCUMULATION_STEPS"
 PLUGIN, ARGUMENT = "plugin.gradient_accumulation_steps", "accelerator.gradient_accumulation_steps"
 FLAG, FIELD = "accelerate.flag.gradient_accumulation_steps", "accelerate.gradient_accumulation_steps"
@@ -41,6 +42,11 @@ def given(job: Job, replicas: int | None) -> Given:
     if job.framework == "lightning":
         return _lightning(job)
     return _from_config(job) if job.config else _from_log(job)
+
+
+def fills_in(job: Job) -> bool:
+    """Does the framework multiply the train batch size out, with the number of processes that it sees itself?"""
+    return job.framework in FILLS_ONE and job.config is not None and job.value(KEYS[0]) == "auto"
 
 
 def is_open(value: Any) -> bool:
@@ -177,8 +183,7 @@ def accelerate_steps(job: Job) -> Fact | None:
 
 def _lightning(job: Job) -> Given:
     """Lightning's Trainer owns the accumulation; the micro-batch is the config's, else the loader's."""
-    name = "trainer.accumulate_grad_batches"
-    steps = job.fact(name) or _opaque(job, name) or Fact(1, Source("default of Trainer"))
+    steps = job.fact(LIGHTNING) or _opaque(job, LIGHTNING) or Fact(1, Source("default of Trainer"))
     if is_open(steps.value) or isinstance(steps.value, dict):
         steps = Fact(None, steps.source)
     train, micro = job.fact(KEYS[0]), job.fact(KEYS[1])

@@ -48,6 +48,9 @@ FACTS = {
     "wanted.train_batch_size": "count",
 }
 
+#: Beginnings of facts that may go on with any name.
+OPEN_FACTS = ("environment", "trainer", "generation", "accelerator", "accelerate", "plugin")
+
 Source = namedtuple("Source", "file line column key", defaults=(None, None, None, None))
 Source.__doc__ = "Where something was read: a file (or the option that said it), line and column from 1, and the key."
 
@@ -69,8 +72,7 @@ class JobError(DsaccumError):
 
 def config_path(name: str) -> tuple[str, ...] | None:
     """The key path in the DeepSpeed config for a name that is none of the facts: ``bf16.enabled``."""
-    groups = ("environment", "trainer", "generation", "accelerator", "accelerate", "plugin", "loader")
-    if name in FACTS or name.split(".")[0] in groups:
+    if name in FACTS or name.split(".")[0] in (*OPEN_FACTS, "loader"):
         return None
     return tuple(name.split("."))
 

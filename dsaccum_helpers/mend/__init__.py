@@ -5,6 +5,7 @@
     tree    where keys and values of a JSON, HJSON or YAML text begin and end
     edit    one value changed, all else kept
     files   the file as it is on the disk, and a new text written in its place
+    repair  which fixes are taken, one finding after the other
 
 ``placed`` says where in which file each change of a fix belongs; ``mended`` gives the changed texts.
 """

@@ -27,6 +27,7 @@ __all__ = [
     "UnknownMismatchError",
     "entry",
     "find",
+    "load",
 ]
 
 MATCHED = Mismatch()

@@ -41,7 +41,7 @@ class AccumulationDtype(Mismatch):
     def check(self, job: Job) -> Iterable[Finding]:
         """A 16-bit model, a 16-bit sum and many terms."""
         count = numerics.steps(job)
-        if count is None or count < min(NOTE_FROM.values()) or not numerics.uses_deepspeed(job):
+        if count is None or count < min(NOTE_FROM.values()) or not numerics.trains_with_deepspeed(job):
             return
         kind, said = numerics.dtype(job)
         asked = numerics.sum_dtype(job)

@@ -8,7 +8,7 @@ from dsaccum_helpers.effective.owners import TRAINERS, uses_deepspeed
 from dsaccum_helpers.effective.world import whole
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches.entry import Mismatch
-from dsaccum_helpers.mismatches.numbers import joined
+from dsaccum_helpers.mismatches.numbers import listed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def _at_fault(event: Event, paths: list[Path]) -> list[Path]:
 
 def _names(paths: list[Path]) -> str:
     names = [".".join(path) for path in paths]
-    return joined(names) if len(names) <= 5 else f"{', '.join(names[:4])} and {len(names) - 4} more"
+    return listed(names) if len(names) <= 5 else f"{', '.join(names[:4])} and {len(names) - 4} more"
 
 
 def _fix(job: Job, paths: list[Path]) -> Fix:

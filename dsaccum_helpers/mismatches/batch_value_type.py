@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from dsaccum_helpers.batch import KEYS, BatchError, resolve_batch
 from dsaccum_helpers.effective import effective
-from dsaccum_helpers.effective.owners import ACCUMULATION, COUNTS, FILLS_ONE, PER_DEVICE, TRAINERS, VARIABLE, is_open
+from dsaccum_helpers.effective.owners import (
+    ACCUMULATION,
+    COUNTS,
+    FILLS_ONE,
+    LIGHTNING,
+    PER_DEVICE,
+    TRAINERS,
+    VARIABLE,
+    is_open,
+)
 from dsaccum_helpers.effective.world import whole
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches.entry import Mismatch
@@ -20,7 +29,6 @@ if TYPE_CHECKING:
     from dsaccum_helpers.findings import Finding
     from dsaccum_helpers.job import Config, Job
 
-LIGHTNING = "trainer.accumulate_grad_batches"
 #: Numbers that frameworks take from their own arguments.
 _ARGUMENTS = {
     **dict.fromkeys(TRAINERS, (PER_DEVICE, ACCUMULATION)),

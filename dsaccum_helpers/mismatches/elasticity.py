@@ -10,7 +10,7 @@ from dsaccum_helpers.effective.world import whole
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches.entry import Mismatch
 from dsaccum_helpers.mismatches.layers import older
-from dsaccum_helpers.mismatches.numbers import joined, product
+from dsaccum_helpers.mismatches.numbers import listed, product
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def _overrides(job: Job, config: Config, block: dict[str, Any]) -> tuple[str, st
     if most and isinstance(sizes, list) and sizes and all(whole(size) for size in sizes):
         common = math.lcm(*sizes)
         if common > most:
-            text = f"The least common multiple of micro_batch_sizes {joined(sizes)} is {common}, above "
+            text = f"The least common multiple of micro_batch_sizes {listed(sizes)} is {common}, above "
             return "error", f"{text}max_train_batch_size {most}, and this DeepSpeed takes it all the same."
     numbers = effective(job)
     if numbers.shared > 1:

@@ -111,7 +111,7 @@ def _backwards(job: Job, wanted: bool) -> bool:
 _TESTS: dict[str, Any] = {
     "with": _with,
     "frameworks": lambda job, wanted: job.framework in wanted,
-    "deepspeed": lambda job, wanted: wanted is numerics.uses_deepspeed(job),
+    "deepspeed": lambda job, wanted: wanted is numerics.trains_with_deepspeed(job),
     "stages": lambda job, wanted: numerics.zero_stage(job) in wanted,
     "offload": lambda job, wanted: wanted is numerics.offloads(job),
     "accumulates": lambda job, wanted: (count := numerics.steps(job)) is not None and wanted is (count > 1),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dsaccum_helpers.effective.owners import ACCUMULATION, COUNTS, PER_DEVICE, TRAINERS
+from dsaccum_helpers.batch import KEYS
+from dsaccum_helpers.effective.owners import ACCUMULATION, COUNTS, FILLS_ONE, LIGHTNING, PER_DEVICE, TRAINERS
 from dsaccum_helpers.effective.world import whole
 
 TYPE_CHECKING = False
@@ -32,28 +33,27 @@ def older(job: Job, package: str, version: str) -> bool | None:
         return None
 
 
-def complete(
-    job: Job, micro: int | None, steps: int | None, replicas: int | None, train: int | None = None
-) -> dict[str, Any]:
+def complete(job: Job, micro: int | None, steps: int | None, replicas: int | None) -> dict[str, Any]:
     """All batch numbers of a setting, under the names of every owner, as a Fix needs them.
 
     A number that is not known is left to be filled in: "auto" where a framework does that, else removed.
     """
     if job.framework == "lightning":
-        numbers: dict[str, Any] = {"train_batch_size": None, "train_micro_batch_size_per_gpu": micro}
-        numbers["gradient_accumulation_steps"] = None
-        return {**numbers, "trainer.accumulate_grad_batches": steps}
-    blank = "auto" if job.framework in (*TRAINERS, "accelerate") else None
-    if train is None and micro and steps and replicas:
-        train = micro * steps * replicas
-    numbers = {"train_batch_size": train or blank, "train_micro_batch_size_per_gpu": micro or blank}
-    numbers["gradient_accumulation_steps"] = steps or blank
-    if job.framework in TRAINERS:
-        numbers |= {PER_DEVICE: micro} if micro else {}
-        numbers |= {ACCUMULATION: steps} if steps else {}
-    if steps:
-        numbers |= dict.fromkeys(accumulation_owners(job), steps)
-    return numbers
+        return {KEYS[0]: None, KEYS[1]: micro, KEYS[2]: None, **under_owners(job, micro, steps)}
+    blank = "auto" if job.framework in FILLS_ONE else None
+    train = micro * steps * replicas if micro and steps and replicas else None
+    numbers = zip(KEYS, (train or blank, micro or blank, steps or blank), strict=True)
+    return {**dict(numbers), **under_owners(job, micro, steps)}
+
+
+def under_owners(job: Job, micro: int | None, steps: int | None) -> dict[str, int]:
+    """The numbers that are known, under the names by which a trainer or Accelerate has them."""
+    if job.framework == "lightning":
+        said = {LIGHTNING: steps}
+    else:
+        said = {PER_DEVICE: micro, ACCUMULATION: steps} if job.framework in TRAINERS else {}
+        said |= dict.fromkeys(accumulation_owners(job), steps)
+    return {name: number for name, number in said.items() if number is not None}
 
 
 def accumulation_owners(job: Job) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dsaccum_helpers.batch import KEYS
 from dsaccum_helpers.effective import effective
+from dsaccum_helpers.effective.owners import LIGHTNING
 from dsaccum_helpers.effective.world import whole
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches.entry import Mismatch
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from dsaccum_helpers.job import Job, Source
 
 TRAIN, MICRO, STEPS = KEYS
-OWNER = "trainer.accumulate_grad_batches"
 
 
 class LightningOwnsAccumulation(Mismatch):
@@ -55,7 +55,7 @@ class LightningOwnsAccumulation(Mismatch):
         if config and config.has(TRAIN) and config.get(TRAIN) is not None:
             yield from self._train(job, config.source(TRAIN))
             return
-        owner = job.fact(OWNER)
+        owner = job.fact(LIGHTNING)
         mended = config is not None or (owner is not None and owner.source.file == "--set")
         for event in job.said("lightning-owns")[: 0 if mended else 1]:
             yield self._steps(job, event.source, None)
@@ -64,7 +64,7 @@ class LightningOwnsAccumulation(Mismatch):
         given = f"{STEPS} {value!r:.60}" if value is not None else STEPS
         message = f"The DeepSpeed config has {given}; Lightning fills that in from Trainer(accumulate_grad_batches=...)"
         message += " and refuses a config that already has it, even with the same number."
-        owner = job.fact(OWNER)
+        owner = job.fact(LIGHTNING)
         wanted = whole(value) if owner is None or whole(value) not in (None, 1) else None
         steps = wanted or whole(owner and owner.value) or 1
         where = [source, *([owner.source] if owner else []), *(e.source for e in job.said("lightning-owns"))]
@@ -72,7 +72,7 @@ class LightningOwnsAccumulation(Mismatch):
 
     def _train(self, job: Job, source: Source) -> Iterator[Finding]:
         """Lightning keeps a train batch size; DeepSpeed accepts it where it is the product by chance."""
-        numbers, train, owner = effective(job), whole(job.value(TRAIN)), job.fact(OWNER)
+        numbers, train, owner = effective(job), whole(job.value(TRAIN)), job.fact(LIGHTNING)
         micro, replicas = whole(numbers.micro and numbers.micro.value), numbers.replicas
         steps = whole(owner.value) if owner else (None if job.programs else 1)
         refused = [event for event in job.said("product-assertion") if event.values.get("train") == train]
@@ -109,6 +109,6 @@ def _fix(job: Job, steps: int) -> Fix:
     """Both keys leave the config, and the Trainer says the count."""
     micro = effective(job).micro
     size = whole(micro and micro.value)
-    settings = {TRAIN: None, STEPS: None, MICRO: size, OWNER: steps}
+    settings = {TRAIN: None, STEPS: None, MICRO: size, LIGHTNING: steps}
     text = f"Remove {TRAIN} and {STEPS} from the DeepSpeed config, and give Trainer(accumulate_grad_batches={steps})."
     return Fix(text, settings)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dsaccum_helpers.batch import KEYS, SIZES
 from dsaccum_helpers.effective.fault import Fault, find_fault
-from dsaccum_helpers.effective.owners import ACCUMULATION, PER_DEVICE, TRAINERS
 from dsaccum_helpers.findings import Fix
-from dsaccum_helpers.mismatches.layers import accumulation_owners
+from dsaccum_helpers.mismatches.layers import under_owners
 
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
 if TYPE_CHECKING:
@@ -45,15 +44,9 @@ def product(setting: dict[str, Any], replicas: int | None) -> str:
 def owned(job: Job, setting: dict[str, Any]) -> dict[str, Any]:
     """The setting, also under the names by which a trainer, a loader or a wish has a number of it."""
     train, micro, steps = (setting[key] for key in KEYS)
-    more: dict[str, Any] = {}
-    if job.framework in TRAINERS:
-        more = {PER_DEVICE: micro, ACCUMULATION: steps}
-    elif job.framework == "lightning":
-        # Lightning refuses a config with an accumulation count.
-        setting, more = {**setting, KEYS[2]: None}, {"trainer.accumulate_grad_batches": steps}
-    elif job.framework == "accelerate":
-        more = dict.fromkeys(accumulation_owners(job), steps)
-    more = {name: number for name, number in more.items() if number is not None}
+    more = under_owners(job, micro, steps)
+    if job.framework == "lightning":  # which refuses a config with an accumulation count
+        setting = {**setting, KEYS[2]: None}
     if micro is not None and job.fact("loader.batch_size") is not None:
         more["loader.batch_size"] = micro
     if train is not None and job.value("wanted.train_batch_size", train) != train:
@@ -61,7 +54,7 @@ def owned(job: Job, setting: dict[str, Any]) -> dict[str, Any]:
     return {**setting, **more}
 
 
-def joined(words: Iterable[Any], last: str = "and") -> str:
+def listed(words: Iterable[Any], last: str = "and") -> str:
     """a, b and c."""
     *most, final = map(str, words)
     return f"{', '.join(most)} {last} {final}" if most else final

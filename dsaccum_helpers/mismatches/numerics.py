@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dsaccum_helpers.effective import effective
-from dsaccum_helpers.effective.owners import ACCUMULATION, COUNTS
+from dsaccum_helpers.effective.owners import ACCUMULATION, COUNTS, LIGHTNING
 from dsaccum_helpers.effective.world import whole
 from dsaccum_helpers.job import Fact
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from dsaccum_helpers.job import Job, Source
 
 #: Everybody who may say how many micro-batches make an optimizer step, where the effective number is not known.
-OWNERS = (ACCUMULATION, "trainer.accumulate_grad_batches", *COUNTS)
+OWNERS = (ACCUMULATION, LIGHTNING, *COUNTS)
 #: Spellings of the two 16-bit types, by frameworks and DeepSpeed.
 DTYPES = {
     **dict.fromkeys(("bf16", "bfloat16", "torch.bfloat16", "bf16-mixed", "bf16-true"), "bf16"),
@@ -34,7 +34,7 @@ def steps_source(job: Job) -> list[Source]:
     return [fact.source for fact in facts if fact and fact.source and fact.source.file][:1]
 
 
-def uses_deepspeed(job: Job) -> bool:
+def trains_with_deepspeed(job: Job) -> bool:
     """Does anything say that DeepSpeed trains this job?"""
     if job.framework in ("deepspeed", "openrlhf", "megatron") or job.configs or job.unreadable or job.references:
         return True

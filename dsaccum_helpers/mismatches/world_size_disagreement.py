@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dsaccum_helpers.effective import effective
+from dsaccum_helpers.effective.owners import fills_in
 from dsaccum_helpers.effective.world import SETS_WORLD_SIZE, by_ranks, whole
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches.entry import Mismatch
-from dsaccum_helpers.mismatches.numbers import fault_named, joined
+from dsaccum_helpers.mismatches.numbers import fault_named, listed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 #: Variables that count processes. SLURM counts tasks, which are processes only where no launcher starts more in each.
 _OF_PROCESSES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_SIZE", "MV2_COMM_WORLD_SIZE")
 _OF_TASKS = ("SLURM_NTASKS", "SLURM_NPROCS")
+_ON_CPU = (
+    "Let the framework see all processes: on a CPU give TrainingArguments(use_cpu=True), or Accelerator an "
+    'InitProcessGroupKwargs(backend="gloo"); elsewhere make either before anything else starts a process group.'
+)
 
 
 class WorldSizeDisagreement(Mismatch):
@@ -49,15 +54,17 @@ class WorldSizeDisagreement(Mismatch):
             return
         sizes = sorted({number for _, number, _ in said})
         numbers = effective(job)
-        text = f"The sources of the world size disagree: {joined(f'{name} says {size}' for name, size, _ in said)}."
+        text = f"The sources of the world size disagree: {listed(f'{name} says {size}' for name, size, _ in said)}."
         if numbers.micro and numbers.steps and numbers.given[0] is None:
             one = numbers.micro.value * numbers.steps.value
-            batches = joined((str(one * size // numbers.shared) for size in sizes), "or")
+            batches = listed((str(one * size // numbers.shared) for size in sizes), "or")
             text += f" With {numbers.micro.value} x {numbers.steps.value} samples from each the batch is {batches}."
         offers = [
             Fix("Let one launcher count: remove variables that are exported by hand, and start as many as it says."),
             *(Fix(f"If {size} processes are meant, make every source say {size}.") for size in sizes),
         ]
+        if sizes[0] == 1 and fills_in(job):
+            offers.insert(0, Fix(_ON_CPU))
         yield self.found(f"{text} {offers[0].description}", (source for *_, source in said if source.file), offers)
 
     def _started_again(self, job: Job) -> Iterator[Finding]:
@@ -78,6 +85,11 @@ def _said(job: Job) -> Iterator[Said]:
             if whole(size):
                 yield f"{name} in the log", size, event.source
     fault = fault_named("world-size-disagreement", job)
+    if fault is not None and fault.event and fault.replicas and fills_in(job):
+        name = f"the framework, which makes {fault.train} of {fault.micro} x {fault.steps},"
+        yield name, fault.fits or 1, job.config.source("train_batch_size") if job.config else fault.event.source
+        yield "the process group in the log's assertion", fault.replicas, fault.event.source
+        return
     if fault is not None and fault.event and fault.replicas and fault.numbers.processes:
         yield "the launch", fault.numbers.processes.value, fault.numbers.processes.source
         yield "the process group in the log's assertion", fault.replicas, fault.event.source
