@@ -45,11 +45,10 @@ def _message(fault: Fault, offers: list[Fix]) -> str:
     if batch and replicas:
         steps = fault.steps if fault.wanted is None and not micro else None
         factors = [micro or 1, *([steps] if steps else []), replicas]
-        smallest = prod(factors)
+        smallest, of = prod(factors), f"{counted(steps, 'micro-batch')} of " if steps else ""
         return (
             f"A train batch of {batch} is smaller than {' x '.join(map(str, factors))} = {smallest}: {replicas} {what} "
-            f"with {f'{steps} x ' if steps else ''}{counted(micro or 1, 'sample')} each. The smallest batch that works "
-            f"is {smallest}.{remedy}"
+            f"with {of}{counted(micro or 1, 'sample')} each. The smallest batch that works is {smallest}.{remedy}"
         )
     key = fault.event.values.get("key") if fault.event else "gradient_accumulation_steps"
     known = f" train_batch_size is {batch}." if batch else ""

@@ -25,8 +25,8 @@ class ZeroGradInsideWindow(Mismatch):
     cause = "zero_grad() in every micro-batch was kept from a plain PyTorch loop; the engine clears after its update."
     consequence = (
         "ZeRO-0, 1 and 3: only the last micro-batch of a window remains, divided by the accumulation steps (0.33 of "
-        "the right norm measured, accumulation steps 4). ZeRO-2 is unharmed, its gradients are elsewhere; so is ZeRO-3 "
-        "by engine.zero_grad()."
+        "the right norm measured, accumulation steps 4). ZeRO-2 is unharmed, its gradients are elsewhere; and "
+        "engine.zero_grad() does not harm ZeRO-3 either."
     )
     remedy = "Leave zero_grad() out: engine.step() clears the gradients after each update."
     learn = "notebooks/02_matched_or_mismatched.ipynb"
