@@ -46,6 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Who reads us has left, as `head` does.
         _drop_output()
         return 141
+    except MemoryError:
+        complain("there is not enough memory for all of it. Smallest fix: give the last part of a log (tail -n 10000).")
+        return 2
     except Exception as error:  # a person in trouble gets no traceback of ours
         if os.environ.get("DSACCUM_DEBUG"):
             raise

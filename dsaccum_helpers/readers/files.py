@@ -92,7 +92,8 @@ def _content(name: str) -> bytes:
         if stat.S_ISREG(mode):
             # Some files of /proc would wait for more, as pipes do.
             with open(name, "rb", opener=lambda path, flags: os.open(path, flags | _NO_WAIT)) as handle:
-                return handle.read(LARGEST + 1) or b""
+                # A limit of the whole size would be set aside at once; files of /proc say a size of 0.
+                return handle.read(min(LARGEST, os.fstat(handle.fileno()).st_size or LARGEST) + 1) or b""
         if _PIPE.match(name) and not stat.S_ISDIR(mode):
             with open(name, "rb") as handle:
                 return handle.read(LARGEST + 1)
@@ -101,7 +102,7 @@ def _content(name: str) -> bytes:
     except PermissionError:
         raise JobError(f"{_shown(name)} may not be read. Smallest fix: chmod u+r, or read it as its owner.") from None
     except (OSError, ValueError, MemoryError) as error:
-        why = getattr(error, "strerror", None) or str(error)
+        why = getattr(error, "strerror", None) or str(error) or "not enough memory"
         raise JobError(f"{_shown(name)} cannot be read ({why}). Smallest fix: give another path to it.") from None
     shown = _shown(name)
     if stat.S_ISDIR(mode):

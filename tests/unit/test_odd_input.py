@@ -38,10 +38,10 @@ def shell(line: str, folder: Path) -> tuple[int, str, str]:
         ("$D check missing.json 2>/dev/full", 2, ""),
         ("$D check - - --processes 4 <ds.json", 0, ""),
         ("$D check <(cat ds.json) --processes 3 --write", 2, "cannot be written. Smallest fix: give the file's name"),
-        ("$D check /proc/kmsg", 2, "/proc/kmsg"),
+        ("ulimit -v 200000; $D check ds.json --processes 4", 0, ""),
     ],
 )
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full and /proc")
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_streams(line: str, status: int, said: str, tmp_path: Path) -> None:
     code, _, errors = shell(line, tmp_path)
     assert code == status, errors
@@ -180,3 +180,12 @@ def test_a_name_that_a_terminal_would_obey(tmp_path: Path, capsys: pytest.Captur
     assert main(["check", str(path), "--processes", "3", "--write"]) == 0
     said = capsys.readouterr()
     assert "\x1b" not in said.out + said.err
+
+
+def test_too_little_memory(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def run(words: list[str]) -> int:
+        raise MemoryError
+
+    monkeypatch.setattr("dsaccum_helpers.commands.check.run", run)
+    assert main(["check", "big.log"]) == 2
+    assert "not enough memory" in capsys.readouterr().err
