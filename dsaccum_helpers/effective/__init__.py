@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from dsaccum_helpers.batch import KEYS, BatchError, resolve_batch
-from dsaccum_helpers.effective.owners import ACCUMULATION, PER_DEVICE, TRAINERS, given
+from dsaccum_helpers.effective.owners import ACCUMULATION, PER_DEVICE, TRAINERS, fills_in, given
 from dsaccum_helpers.effective.world import parallel, processes, shared, whole
 from dsaccum_helpers.job import Fact
 
@@ -61,9 +61,8 @@ class Effective:
             return None if rest else replicas
         for event in job.said("product-assertion"):
             # A trainer that multiplied the batch out saw other processes than the assertion counts.
-            filled = job.framework in TRAINERS and job.value(KEYS[0]) == "auto"
             world = event.values.get("world")
-            return None if filled else whole(int(world) if isinstance(world, float) and world >= 1 else world)
+            return None if fills_in(job) else whole(int(world) if isinstance(world, float) and world >= 1 else world)
         return None
 
     @staticmethod

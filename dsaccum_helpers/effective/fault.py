@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dsaccum_helpers.batch import KEYS, BatchError, resolve_batch
 from dsaccum_helpers.effective import Effective, effective
-from dsaccum_helpers.effective.owners import TRAINERS
+from dsaccum_helpers.effective.owners import fills_in
 from dsaccum_helpers.effective.world import at_least, whole
 
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
@@ -63,7 +63,7 @@ def find_fault(job: Job) -> Fault | None:
     if numbers.processes is not None and numbers.replicas is None:
         return _by_numbers(numbers)
     for event in job.said("product-assertion"):
-        if _is_about(numbers, event):
+        if _is_about(job, numbers, event):
             return _by_product(job, numbers, event)
     for event in job.said("positive-assertion"):
         fault = _by_rounding(numbers, event)
@@ -74,10 +74,12 @@ def find_fault(job: Job) -> Fault | None:
     return _by_wish(job, numbers)
 
 
-def _is_about(numbers: Effective, event: Event) -> bool:
+def _is_about(job: Job, numbers: Effective, event: Event) -> bool:
     """Does the assertion multiply the numbers that the job has now?"""
     said = [event.values.get(name) for name in ("train", "micro", "steps")]
     known = [fact and fact.value for fact in numbers.given]
+    if fills_in(job) and numbers.replicas in (None, event.values.get("world")):
+        known[0] = None  # it was multiplied out with the number of processes that the framework saw
     return all(whole(n) for n in said) and all(k is None or k == n for k, n in zip(known, said, strict=True))
 
 
@@ -120,15 +122,16 @@ def _name_of_world(job: Job, numbers: Effective, fits: int, replicas: int) -> st
     if replicas == 1 and launched != 1:
         if launched and fits in meant:
             return SEEN_AS_ONE
-        # The Trainer multiplies the batch out with its own world size: it saw as many processes as the batch fits.
-        filled = job.framework in TRAINERS and job.config is not None and job.config.get(KEYS[0]) == "auto"
-        if launched is None and (filled or 1 < at_least(job) <= fits):
+        if launched is None and (fills_in(job) or 1 < at_least(job) <= fits):
             return SEEN_AS_ONE
     if launched and fits == numbers.replicas:
         if numbers.shared > 1:
             return MODEL_PARALLEL if replicas == launched else None
         return DISAGREEMENT
-    return MODEL_PARALLEL if launched and fits == launched and numbers.shared > 1 else OTHER_WORLD
+    if launched and fits == launched and numbers.shared > 1:
+        return MODEL_PARALLEL
+    # A missing accumulation key makes the product wrong for every number of processes.
+    return DISAGREEMENT if fills_in(job) and job.fact(KEYS[2]) else OTHER_WORLD
 
 
 def _refusal(asked: list[Any], replicas: int, numbers: Effective) -> BatchError | None:
