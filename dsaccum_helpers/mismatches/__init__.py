@@ -82,7 +82,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "auxiliary-loss-unscaled": "script",
         "logged-loss-scaled": "script log",
         "step-unit-confusion": "config facts script",
-        "resume-changed-batch": "facts",
+        "resume-changed-batch": "facts log",
         "pipeline-train-batch": "script",
         "known-bad-version": "versions",
     },

@@ -47,8 +47,12 @@ class ResumeChangedBatch(Mismatch):
 
     def check(self, job: Job) -> Iterable[Finding]:
         """The numbers then and now."""
-        now = _now(job)
-        before = {part: whole(job.value(name)) for part, name in NAMES.items()}
+        now, before = _now(job), {part: whole(job.value(name)) for part, name in NAMES.items()}
+        refused_by_log = job.said("checkpoint-world")
+        for event in refused_by_log[:1]:
+            shared = effective(job).shared  # the message counts data-parallel processes
+            before["processes"] = before["processes"] or event.values["checkpoint"] * shared
+            now["processes"] = now["processes"] or event.values["now"] * shared
         differs = [part for part in NAMES if before[part] and now[part] and before[part] != now[part]]
         if not differs:
             return
@@ -63,7 +67,7 @@ class ResumeChangedBatch(Mismatch):
             text.append(f"The checkpoint is at step {step} and {planned[1]}: nothing would be trained.")
         facts = [job.fact(name) for name in (*NAMES.values(), "checkpoint.global_step")]
         where: list[Source] = [fact.source for fact in facts if fact]
-        where += numerics.steps_source(job)
+        where += [*numerics.steps_source(job), *(event.source for event in refused_by_log)]
         shared = effective(job).shared
         same = _batch(then, shared) is not None and _batch(then, shared) == _batch(now, shared)
         fixes, does = self._fixes(job, then, now), _SAME_BATCH if same else None
@@ -73,10 +77,12 @@ class ResumeChangedBatch(Mismatch):
         """ZeRO 1 to 3 refuse to load what another number of processes has written."""
         stage, config = numerics.zero_stage(job), job.config
         universal = config is not None and config.get("checkpoint", "load_universal") is True
-        if not other_world or stage not in (1, 2, 3) or universal:
+        partitioned = stage in (1, 2, 3) or bool(job.said("checkpoint-world"))
+        if not other_world or not partitioned or universal:
             return self.severity, []
+        where = f"ZeRO stage {stage}" if stage else "ZeRO stages 1 to 3"
         return "error", [
-            f"At ZeRO stage {stage} DeepSpeed refuses to load it: the optimizer state is cut for the other number of "
+            f"At {where} DeepSpeed refuses to load it: the optimizer state is cut for the other number of "
             "processes (a universal checkpoint is not)."
         ]
 
@@ -85,9 +91,13 @@ class ResumeChangedBatch(Mismatch):
         back: dict[str, Any] = {}
         if then["processes"] and then["processes"] % shared == 0 and then["micro"] and then["steps"]:
             back = complete(job, then["micro"], then["steps"], then["processes"] // shared)
-            back |= {"processes": then["processes"]} if then["processes"] != now["processes"] else {}
+        if then["processes"] and then["processes"] != now["processes"]:
+            back |= {"processes": then["processes"]}
+        same = f"the numbers that it was written with: {_product(then, shared)}"
+        if not then["micro"] and not then["steps"]:
+            same = f"the {then['processes']} processes that it was written by"
         return [
-            Fix(f"Resume with the numbers that it was written with: {_product(then, shared)}.", back),
+            Fix(f"Resume with {same}.", back),
             Fix("Or load only the weights, and plan the schedule and the data anew for the new batch."),
         ]
 
@@ -112,6 +122,8 @@ def _product(numbers: Numbers, shared: int) -> str:
 
 def _change(job: Job, then: Numbers, now: Numbers) -> str:
     shared = effective(job).shared
+    if not any(numbers[part] for numbers in (then, now) for part in ("micro", "steps")):
+        return f"The checkpoint was written by {then['processes']} processes, now there are {now['processes']}."
     return (
         f"The checkpoint was written with {_product(then, shared)} samples per optimizer step (micro-batch x "
         f"accumulation x data-parallel size), now it is {_product(now, shared)}."

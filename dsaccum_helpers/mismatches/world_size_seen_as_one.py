@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from dsaccum_helpers.effective import effective
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches.entry import Mismatch
 from dsaccum_helpers.mismatches.numbers import fault_named
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from dsaccum_helpers.findings import Finding
-    from dsaccum_helpers.job import Job
-    from dsaccum_helpers.mismatches.numbers import Fault
+    from dsaccum_helpers.job import Event, Job
 
 
 class WorldSizeSeenAsOne(Mismatch):
@@ -37,9 +37,10 @@ class WorldSizeSeenAsOne(Mismatch):
         """The log multiplies by 1, and train / (micro x accumulation) is the number of processes started."""
         fault = fault_named(self.code, job)
         if fault is None:
+            yield from self._init_alone(job)
             return
         started = fault.numbers.processes.value if fault.numbers.processes else fault.fits
-        offers = _fixes(job, fault)
+        offers = _fixes(job, fault.event)
         message = (
             f"The log's assertion {fault.train} != {fault.micro} x {fault.steps} x 1 multiplies by 1, but {started} "
             f"processes were started, and {fault.micro} x {fault.steps} x {fault.fits} = {fault.train} is right. "
@@ -48,10 +49,24 @@ class WorldSizeSeenAsOne(Mismatch):
         )
         yield self.found(message, fault.where(), offers)
 
+    def _init_alone(self, job: Job) -> Iterator[Finding]:
+        """zero.Init's own words: its group has one process, the launcher's variable counts more."""
+        started = effective(job).processes
+        for event in job.said("init-alone")[:1]:
+            launched = event.values["launched"]
+            if event.values["world"] != 1 or launched < 2 or (started and started.value == 1):
+                continue
+            offers = _fixes(job, event)
+            message = (
+                f"zero.Init found a process group of 1 process, and the launcher's WORLD_SIZE is {launched}: something "
+                f"made a group of its own before. Every process would hold the whole model. {offers[0].description}"
+            )
+            yield self.found(message, [event.source], offers)
 
-def _fixes(job: Job, fault: Fault) -> list[Fix]:
+
+def _fixes(job: Job, event: Event | None) -> list[Fix]:
     """The order of start-up, the most likely first; never other numbers."""
-    through = " ".join(map(str, (fault.event.values.get("through") or ()) if fault.event else ())).lower()
+    through = " ".join(map(str, (event.values.get("through") or ()) if event else ())).lower()
     order = Fix(
         "Call deepspeed.init_distributed() before zero.Init, from_pretrained, HfDeepSpeedConfig or DeepSpeedConfig "
         "(with a Trainer: make TrainingArguments before the model), so that the group exists when the config is read."

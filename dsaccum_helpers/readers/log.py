@@ -128,9 +128,6 @@ def read(text: str, file: str, job: Job) -> None:
     log_summary.read(events)
     log_config.read(events)
     job.events += [event for _, event in sorted(events.found.values(), key=lambda pair: pair[0])]
-    for event in job.events:
-        if event.kind == "checkpoint-world" and event.source.file == file:
-            job.add("checkpoint.processes", event.values["checkpoint"], event.source)
 
 
 def _rows_without_a_head(events: Events) -> None:
