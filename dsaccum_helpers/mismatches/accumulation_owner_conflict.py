@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 
+from dsaccum_helpers.batch import KEYS
 from dsaccum_helpers.effective import effective
 from dsaccum_helpers.effective.owners import ARGUMENT, FIELD, FLAG, PLUGIN, TRAINERS, VARIABLE, uses_deepspeed
 from dsaccum_helpers.effective.world import whole
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from dsaccum_helpers.findings import Finding
     from dsaccum_helpers.job import Job, Source
 
-KEY = "gradient_accumulation_steps"
+KEY = KEYS[2]
 #: Fields of an Accelerate YAML that may not stand beside deepspeed_config_file.
 FIELDS = (
     KEY,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dsaccum_helpers.batch import KEYS
 from dsaccum_helpers.effective import effective
 from dsaccum_helpers.effective.owners import FILLS_ONE
 from dsaccum_helpers.effective.world import whole
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from dsaccum_helpers.findings import Finding
     from dsaccum_helpers.job import Job, Source
 
-MICRO = "train_micro_batch_size_per_gpu"
+MICRO = KEYS[1]
 
 
 class AutoWithoutLoaderBatch(Mismatch):

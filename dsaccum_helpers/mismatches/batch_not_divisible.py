@@ -19,7 +19,9 @@ class BatchNotDivisible(Mismatch):
     code = "batch-not-divisible"
     title = "The train batch size cannot be divided into whole micro-batches for every process"
     symptom = "An AssertionError with numbers of which one was never written: 256 != 2 * 18 * 7."
-    cause = "train_batch_size is no multiple of micro-batch x processes, often since one process was set aside."
+    cause = (
+        "train_batch_size is no multiple of micro-batch (or accumulation steps) x processes; often one was set aside."
+    )
     consequence = "Nothing is trained: DeepSpeed rounds the missing number down and then refuses the product."
     remedy = "Take the nearest train_batch_size that divides, or a number of processes that does."
     learn = "notebooks/01_three_numbers.ipynb"
@@ -44,4 +46,4 @@ class BatchNotDivisible(Mismatch):
 
 
 def _divisor(micro: int | None, steps: int | None) -> tuple[str, int]:
-    return ("micro-batch", micro) if micro else ("accumulation", steps or 1)
+    return ("micro-batch", micro) if micro else ("accumulation steps", steps or 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dsaccum_helpers.batch import KEYS
 from dsaccum_helpers.effective import effective
 from dsaccum_helpers.effective.owners import TRAINERS
 from dsaccum_helpers.effective.world import whole
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from dsaccum_helpers.job import Job
     from dsaccum_helpers.setting import Setting
 
-MICRO = "train_micro_batch_size_per_gpu"
+MICRO = KEYS[1]
 
 
 class LoaderBatchDiffers(Mismatch):

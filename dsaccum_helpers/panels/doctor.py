@@ -101,7 +101,7 @@ class DoctorPanel:
                 raise DsaccumError(NOTHING_GIVEN)
             self.report = check(*self._files, **self._options)
             self.repair = mend_files(*self._files, **self._options)
-        except Exception as error:
+        except Exception as error:  # whatever it is, the panel says it: a callback's traceback would be seen by nobody
             self._forget()
             problem = _sentence(error)
             self._say(problem, wrong=True)
@@ -139,7 +139,7 @@ class DoctorPanel:
         name = self.choice.options[change["new"]]
         try:
             self.repair = mend_files(*self._files, prefer=[name], **self._options)
-        except Exception as error:
+        except Exception as error:  # as in _check
             self._say(_sentence(error), wrong=True)
             return
         if name in [fix.description for _, fix in self.repair.done]:
