@@ -15,7 +15,7 @@ TYPE_CHECKING = False  # type checkers read this name as true; importing it from
 if TYPE_CHECKING:
     from typing import Any
 
-    from dsaccum_helpers.job import Job
+    from dsaccum_helpers.job import Job, Launch
 
     Given = tuple[Fact | None, Fact | None, Fact | None]
 
@@ -102,11 +102,11 @@ def argument(job: Job, name: str, default: int) -> Fact:
     """A trainer's argument or its default; unknown where a shell variable stands for it."""
     fact = job.fact(name)
     if fact is None or fact.value is None:
-        return _opaque(job, name) or Fact(default, _DEFAULT)
+        return opaque(job, name) or Fact(default, _DEFAULT)
     return Fact(None, fact.source) if is_open(fact.value) else fact
 
 
-def _opaque(job: Job, name: str) -> Fact | None:
+def opaque(job: Job, name: str) -> Fact | None:
     """An argument that a launch command gives by a variable whose value is not known."""
     plain = name.rpartition(".")[2]
     for launch in job.launches:
@@ -115,6 +115,16 @@ def _opaque(job: Job, name: str) -> Fact | None:
             if option.rpartition(".")[2] == plain and _UNKNOWN in (value if equals else after):
                 return Fact(None, launch.source)
     return None
+
+
+def opaque_words(launch: Launch) -> bool:
+    """Does a command end in words that are not known: a variable that holds further options, ``"$@"``?"""
+    before = ""
+    for word in launch.words:
+        if _UNKNOWN in word and not word.startswith("-") and (not before.startswith("--") or "=" in before):
+            return True
+        before = word
+    return False
 
 
 def _pinned(job: Job, asked: Fact | None, name: str) -> Fact | None:
@@ -183,7 +193,7 @@ def accelerate_steps(job: Job) -> Fact | None:
 
 def _lightning(job: Job) -> Given:
     """Lightning's Trainer owns the accumulation; the micro-batch is the config's, else the loader's."""
-    steps = job.fact(LIGHTNING) or _opaque(job, LIGHTNING) or Fact(1, Source("default of Trainer"))
+    steps = job.fact(LIGHTNING) or opaque(job, LIGHTNING) or Fact(1, Source("default of Trainer"))
     if is_open(steps.value) or isinstance(steps.value, dict):
         steps = Fact(None, steps.source)
     train, micro = job.fact(KEYS[0]), job.fact(KEYS[1])

@@ -11,6 +11,7 @@ from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.job import Source, by_place
 from dsaccum_helpers.mismatches.entry import Mismatch
 from dsaccum_helpers.mismatches.layers import accumulation_owners, counted
+from dsaccum_helpers.mismatches.trainer_defaults import default
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,8 +35,9 @@ PAIRS = {
     "scheduler.params.warmup_num_steps": "warmup_steps",
 }
 
-Row = namedtuple("Row", "key value argument wanted where")
-Row.__doc__ = "A config key and its value, the argument and the value that the Trainer wants, and Sources of both."
+Row = namedtuple("Row", "key value argument wanted where default", defaults=(False,))
+Row.__doc__ = """A config key and its value, the argument and the value that the Trainer wants, Sources of both, and
+whether the argument is not given, so that it has its default."""
 
 
 class TrainerDisagrees(Mismatch):
@@ -76,6 +78,8 @@ class TrainerDisagrees(Mismatch):
 
 def _words(row: Row) -> str:
     config = f"the config says {row.key} {_shown(row.value)}"
+    if row.default:
+        return f"{config}, and the trainer's {row.argument}, which is not given, is {_shown(row.wanted)} by default"
     return f"{config}, the trainer's arguments say {row.argument} {_shown(row.wanted)}"
 
 
@@ -103,7 +107,9 @@ def _arguments(job: Job) -> tuple[int | None, int | None, int | None]:
     """Per-device batch, accumulation steps and world size as the Trainer will see them."""
     facts = [job.fact(PER_DEVICE), job.fact(ACCUMULATION)]
     micro, steps = (whole(fact.value) if fact else _said(job, key) for fact, key in zip(facts, KEYS[1:], strict=True))
-    if micro and not steps and facts[1] is None and _complete(facts[0]):
+    if micro is None and (known := default(job, "per_device_train_batch_size")):
+        micro = known[0]
+    if not steps and facts[1] is None and (default(job, STEPS) or (micro and _complete(facts[0]))):
         steps = 1
     shared = any((job.value(f"{kind}_parallel") or 1) != 1 for kind in ("tensor", "pipeline", "sequence"))
     return micro, steps, None if shared else whole(job.value("processes"))
@@ -169,10 +175,12 @@ def _compared(job: Job) -> Iterator[Row]:
     owners = {MICRO: "per_device_train_batch_size", STEPS: STEPS, TRAIN: "per_device_train_batch_size"}
     for key, argument in PAIRS.items():
         fact = job.fact(f"trainer.{owners.get(key, argument)}")
-        want = wanted.get(key) if key in KEYS else fact and fact.value
+        known = default(job, argument)
+        want = wanted.get(key) if key in KEYS else fact.value if fact else known and known[0]
+        where = [fact.source] if fact else [known[1]] if known else []
         for value, source in _config_values(job, key):
             if want is not None and _differ(value, want, key in KEYS):
-                yield Row(key, value, argument, want, [source, *([fact.source] if fact else [])])
+                yield Row(key, value, argument, want, [source, *where], fact is None and known is not None)
 
 
 def _config_values(job: Job, key: str) -> Iterator[tuple[Any, Source]]:

@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     Values = list[Value]
     Named = dict[str, Value]
 
+#: Arguments of the Trainer of which it matters that a call does not give them.
+_WITH_DEFAULT = (
+    *("per_device_train_batch_size", "gradient_accumulation_steps", "max_grad_norm"),
+    *("learning_rate", "adam_epsilon", "weight_decay"),
+)
 _BATCH_SYMBOLS = {
     "gradient_accumulation_steps": "gas",
     "train_micro_batch_size_per_gpu": "micro",
@@ -245,6 +250,9 @@ class Frameworks(Options):
                 self.learn("generation.num_generations", known, node)
             if key == "deepspeed" and isinstance(known, str):
                 self.references.append((known, self.source(node)))
+        if keywords and not any(key.arg is None for key in node.keywords) and len(node.args) <= 1:
+            absent = [key for key in _WITH_DEFAULT if key not in keywords]
+            self.learn("trainer.defaults", absent, node)
         config = keywords.get("deepspeed")
         if isinstance(config, Mapping) and not config.name:
             self.made_configs.append(self.config_of(config))
