@@ -30,6 +30,7 @@ _SIGN = (
 _PYTHON_WORD = r":\s*(?:True|False|None)\b"
 _ENDINGS = (".json", ".jsonc", ".json5", ".hjson")
 _CONFIG_NAME = r"(?i)(?:^|[^a-z])(?:ds|deepspeed|zero)(?![a-z])|zero[\d_]"
+_RESEMBLES = r"(?i)batch|accum|zero|micro|fp16|bf16|grad|offload|optimi[sz]er|scheduler|steps?.?per|deep.?speed"
 _START = re.compile(r"(?:\s+|#[^\n]*\n|//[^\n]*\n|/\*.*?\*/)*", re.S)
 _LARGEST = 4_000_000  # letters; no config is longer, but data are and logs
 _LARGEST_HJSON = 1_000_000  # its reader takes a second for a million letters
@@ -109,6 +110,8 @@ def read(document: Document, job: Job) -> bool | Parsed:
     signed = bool(re.search(_SIGN, text[:100_000]))
     if (_is_lines(text) and not signed) or (not named and (followed or not signed)):
         return False
+    if isinstance(parsed.values, list) and not signed and not _is_named(document.name):
+        return False  # a data set
     job.unreadable.append(_unreadable(document, parsed))
     return True
 
@@ -121,9 +124,15 @@ def is_config(values: dict[str, Any], name: str) -> bool:
         return False
     if keys:
         return keys >= others or bool(re.search(_CONFIG_NAME, name))
-    if others:
+    if others or knows(values):
         return False
-    return not knows(values)
+    # None of the keys: a config with misspelt ones, or one of the many other JSON files beside a model.
+    return not (values and name) or _is_named(name) or any(re.search(_RESEMBLES, str(key)) for key in values)
+
+
+def _is_named(name: str) -> bool:
+    """Is it called as configs are?"""
+    return bool(re.search(_CONFIG_NAME, name.replace("\\", "/").rsplit("/", 1)[-1]))
 
 
 def _is_lines(text: str) -> bool:

@@ -189,3 +189,41 @@ def test_too_little_memory(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     monkeypatch.setattr("dsaccum_helpers.commands.check.run", run)
     assert main(["check", "big.log"]) == 2
     assert "not enough memory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("adapter_config.json", '{"base_model_name_or_path": "x", "peft_type": "LORA", "r": 8, "lora_alpha": 16}'),
+        ("generation_config.json", '{"bos_token_id": 1, "eos_token_id": 2, "max_length": 4096}'),
+        ("train_results.json", '{"epoch": 1.0, "train_loss": 0.5, "train_runtime": 100.0}'),
+        ("tokenizer.json", '{"model": {"vocab": {"a": 1}}}'),
+        ("dataset_info.json", '{"alpaca": {"file_name": "a.json"}}'),
+        ("tsconfig.json", '{"compilerOptions": {"strict": true}}'),
+        ("data.json", '[{"instruction": "a", "output": "b"}]'),
+    ],
+)
+def test_other_files_beside_a_config_are_no_configs(name: str, text: str, tmp_path: Path) -> None:
+    other, config = tmp_path / name, tmp_path / "z.json"
+    other.write_text(text)
+    config.write_text(CONFIG)
+    assert check(str(other), processes=4).verdict == "incomplete"
+    report = check(str(other), str(config), processes=4)
+    assert (report.verdict, report.batch["train_batch_size"]) == ("ok", 64)
+
+
+@pytest.mark.parametrize("name", ["ds_config.json", "a.json"])
+def test_a_config_without_a_known_key_is_still_one(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_text('{"trainBatch": 64, "accumulation": 4}')
+    assert check(str(path), processes=4).verdict == "mismatch"
+
+
+def test_a_second_config_is_named_as_not_checked(tmp_path: Path) -> None:
+    code, _, errors = shell("cp ds.json a.json; $D check ds.json a.json --processes 4", tmp_path)
+    assert code == 0
+    assert errors.startswith("dsaccum: a.json is not checked: the config of this job is ds.json.")
+    line = (
+        "cp ds.json a.json; echo deepspeed --num_gpus 4 t.py --deepspeed_config a.json >run.sh; $D check *.json run.sh"
+    )
+    assert "ds.json is not checked: the config of this job is a.json" in shell(line, tmp_path)[2]
