@@ -65,9 +65,11 @@ def read(documents: list[tuple[Document, Parsed | None]], job: Job, folders: dic
 
 def kind_of(document: Document, parsed: Parsed | None = None) -> str:
     """``launch``, ``settings``, ``script`` or ``log``."""
-    from dsaccum_helpers.readers import arguments, environment, frameworks, hostfile, installed
+    from dsaccum_helpers.readers import arguments, environment, frameworks, hostfile, installed, vocabulary
 
     start = document.text[:_START]
+    if parsed is not None and "Traceback (most recent call last)" in start and not vocabulary.knows(parsed.values):
+        return "log"  # one record of a log that is kept as JSON
     if parsed is not None:
         return "script" if {"cells", "nbformat"} <= parsed.values.keys() else "settings"
     if document.ending in (".py", ".ipynb"):

@@ -227,3 +227,13 @@ def test_a_second_config_is_named_as_not_checked(tmp_path: Path) -> None:
         "cp ds.json a.json; echo deepspeed --num_gpus 4 t.py --deepspeed_config a.json >run.sh; $D check *.json run.sh"
     )
     assert "ds.json is not checked: the config of this job is a.json" in shell(line, tmp_path)[2]
+
+
+def test_one_record_of_a_log_kept_as_json(tmp_path: Path) -> None:
+    words = "Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu * gradient_acc_step"
+    text = "Traceback (most recent call last):\n  File 'a.py', line 3, in <module>\n"
+    text += f"AssertionError: {words} * world_size 256 != 4 * 8 * 1\n"
+    path = tmp_path / "record.json"
+    path.write_text(json.dumps({"time": "12:00", "message": text}))
+    report = check(str(path))
+    assert (report.verdict, report.batch["train_batch_size"]) == ("mismatch", 256)
