@@ -69,20 +69,26 @@ def read_job(
     job = Job(framework=framework)
     for name, version in (have or {}).items():
         job.have(name, version)
-    read(paths, job)
     sizes = {
         "processes": processes,
         "tensor_parallel": tensor_parallel,
         "pipeline_parallel": pipeline_parallel,
         "sequence_parallel": sequence_parallel,
     }
+    # Said before anything is read, because a script may count with them; and after it, because an option counts alone.
+    _say_sizes(job, sizes)
+    read(paths, job)
+    _say_sizes(job, sizes)
+    for name, value in (set or {}).items():
+        job.set(name, value)
+    return job
+
+
+def _say_sizes(job: Job, sizes: dict[str, int | None]) -> None:
     for name, size in sizes.items():
         if size is not None:
             job.set(name, size)
             job.facts[name] = [Fact(size, Source(f"--{name.replace('_', '-')}", key=name))]
-    for name, value in (set or {}).items():
-        job.set(name, value)
-    return job
 
 
 def diagnose(job: Job, select: Sequence[str] = (), ignore: Sequence[str] = ()) -> Report:

@@ -59,9 +59,7 @@ class LossDividedTwice(Mismatch):
         if event.kind == "direct-backward":
             owner = "DeepSpeed's hook"
         shown = division.text if value is None or str(value) == division.text else f"{division.text} = {value}"
-        message = (
-            f"The loss is divided by {shown} ({division.source.file}:{division.source.line}), and {owner} divides "
-        )
+        message = f"The loss is divided by {shown} ({at(division)}), and {owner} divides "
         message += f"it by {count} again ({at(event)}): every gradient is 1/{value or count} of the right one."
         fix = Fix(f"Hand the loss over undivided: leave out the division by {division.text}.")
         return self.found(message, [division.source, event.source], [fix])
@@ -71,7 +69,7 @@ class LossDividedTwice(Mismatch):
         message = (
             f"The loss is divided by {division.text}, which is counted over the whole window, so it is the mean of "
         )
-        message += f"the window already ({division.source.file}:{division.source.line}); {event.actor.name}.backward "
+        message += f"the window already ({at(division)}); {event.actor.name}.backward "
         message += (
             f"divides it by {count} again ({at(event)}). Without scale_wrt_gas=False every gradient is 1/{count}."
         )

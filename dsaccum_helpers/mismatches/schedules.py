@@ -104,8 +104,7 @@ def _length(program: Program, facts: dict[str, object], known: Setup) -> str:
         mover = {"engine": "engine", "prepared": "prepared scheduler", "lightning": "Trainer"}.get(str(owner), "script")
         return (
             f"The length of the schedule counts micro-batches (len of the loader), but the {mover} moves it once in "
-            "each "
-            f"optimizer step, every {count} micro-batches: the run ends after 1/{count} of the schedule."
+            f"each optimizer step, every {count} micro-batches: the run ends after 1/{count} of the schedule."
         )
     return ""
 

@@ -10,6 +10,7 @@ import re
 from collections import namedtuple
 
 from dsaccum_helpers.effective import effective
+from dsaccum_helpers.mismatches.numerics import zero_stage
 from dsaccum_helpers.trace import Guard, without
 
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
@@ -41,14 +42,8 @@ def setup(job: Job) -> Setup:
     numbers = effective(job)
     gas = numbers.steps.value if numbers.steps else None
     gas = gas if isinstance(gas, int) and not isinstance(gas, bool) and gas > 0 else None
-    stage = job.value("zero_stage", job.value("accelerate.zero_stage", job.value("plugin.zero_stage")))
-    strategy = str(job.value("trainer.strategy", ""))
-    if stage is None and strategy.startswith("deepspeed_stage_") and strategy[16:17].isdigit():
-        stage = int(strategy[16:17])
-    if stage is None and job.config is not None and job.config.kind != "given":
-        stage = 0
     managed = job.config.get("managed_gradient_accumulation", default=True) if job.config else True
-    return Setup(gas, stage if isinstance(stage, int) else None, managed, uses_deepspeed(job), numbers.replicas)
+    return Setup(gas, zero_stage(job), managed, uses_deepspeed(job), numbers.replicas)
 
 
 def uses_deepspeed(job: Job) -> bool:
@@ -226,7 +221,7 @@ def same_place(events: Iterable[Event]) -> list[Event]:
     return found
 
 
-def at(event: Event) -> str:
-    """``train.py:12``."""
+def at(event: Event | Division) -> str:
+    """``train.py:12``, with the cell of a notebook."""
     cell = f" ({event.source.key})" if event.source.key else ""
     return f"{event.source.file}:{event.source.line}{cell}"

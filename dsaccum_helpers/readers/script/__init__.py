@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from dsaccum_helpers.job import Job
+    from dsaccum_helpers.trace import Number
 
 _IGNORE = re.compile(r"#\s*dsaccum:\s*ignore(?:\[([\w\-,\s]*)\])?")
 
@@ -126,6 +127,17 @@ def _hand_over(reader: Interpreter, job: Job) -> None:
     _nothing_prepared(reader, job)
 
 
+def _resolved(number: Number, job: Job) -> float | None:
+    """A number in which the engine's own may stand."""
+    if not number.symbols:
+        return number.known()
+    from dsaccum_helpers.effective import effective
+
+    numbers = effective(job)
+    own = {"train": numbers.train, "micro": numbers.micro, "gas": numbers.steps}
+    return number.known(world=numbers.replicas, **{name: fact and fact.value for name, fact in own.items()})
+
+
 def _nothing_prepared(reader: Interpreter, job: Job) -> None:
     """Accelerate takes "auto" from a loader that it prepares; here it is never given one."""
     if reader.prepared_models and not reader.prepared_loaders and not reader.loaders:
@@ -139,11 +151,11 @@ def _loader_facts(reader: Interpreter, job: Job) -> None:
         loaders = reader.loaders[:1]
     for loader in loaders:
         number = loader.facts.get("batch_size")
-        size = number.known(train=job.value("train_batch_size")) if number is not None else None
+        size = _resolved(number, job) if number is not None else None
         source: Source = loader.source
         if loader.facts.get("hidden"):
             job.add("loader.has_batch_size", False, source)
-        if isinstance(size, int) and size >= 1:
-            job.add("loader.batch_size", size, source)
+        if size is not None and size >= 1 and size == int(size):
+            job.add("loader.batch_size", int(size), source)
         if loader.facts.get("drop_last") in (True, False):
             job.add("dataset.drop_last", loader.facts["drop_last"], source)

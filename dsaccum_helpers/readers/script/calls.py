@@ -23,7 +23,7 @@ from dsaccum_helpers.readers.script.values import (
     Unknown,
     Value,
     counted_over,
-    engines_of,
+    graph_of,
     weight,
 )
 from dsaccum_helpers.trace import is_count_name, named_count
@@ -133,10 +133,12 @@ class Calls(Library):
 
     def derived(self, values: list[Value | None], node: ast.expr) -> Value:
         """The result of an unknown function of these values."""
-        engines = engines_of(*values)
+        engines, detached = graph_of(*values)
         over = counted_over(*values)
         if engines:
-            return Tensor(engines, over=over)
+            made = Tensor(engines, over=over)
+            made.detached = detached
+            return made
         # A property is a call as well, without its brackets.
         called = f"{ast.unparse(node.func)[:60]}(...)" if isinstance(node, ast.Call) else ast.unparse(node)[:60]
         return Unknown(called, over)

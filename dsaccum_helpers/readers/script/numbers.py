@@ -14,12 +14,15 @@ from dsaccum_helpers.readers.script.values import (
     Value,
     counted_over,
     engines_of,
+    graph_of,
     number,
 )
 from dsaccum_helpers.trace import Division, Guard, Number, Term, is_count_name
 
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from dsaccum_helpers.job import Source
 
     Guards = tuple[Guard, ...]
@@ -127,28 +130,31 @@ def _of_tensors(node: ast.BinOp, left: Value, right: Value, source: Source, guar
     operator = node.op
     if isinstance(operator, ast.Div | ast.FloorDiv) and isinstance(left, Tensor):
         if engines_of(right) and not isinstance(right, Count):
-            made = Tensor(engines_of(left, right), left.terms, left.over)
-            return _as(made, left)
+            return _joined(left, right, left, left.terms)
         return divided(left, right, node.right, source, guards)
+    main, other, part = left, right, node.right
+    # A gradient goes through the operand that is not detached: its summands count.
+    if not isinstance(left, Tensor) or (left.detached and isinstance(right, Tensor)):
+        main, other, part = right, left, node.left
+    assert isinstance(main, Tensor)
     if isinstance(operator, ast.Mult):
-        tensor, factor, part = (left, right, node.right) if isinstance(left, Tensor) else (right, left, node.left)
-        assert isinstance(tensor, Tensor)
-        count = number(factor)
+        count = number(other)
         if count is not None and (inverse := _inverse(count)) is not None:
-            return divided(tensor, Count(inverse), _divisor_of(part), source, guards)
-        return _as(Tensor(engines_of(left, right), tensor.terms, tensor.over), tensor)
+            return divided(main, Count(inverse), _divisor_of(part), source, guards)
+        return _joined(left, right, main, main.terms)
     if isinstance(operator, ast.Add | ast.Sub):
         terms = [t for side in (left, right) if isinstance(side, Tensor) for t in side.terms]
         if any(isinstance(side, Unknown) for side in (left, right)):
             terms.append(Term(own=False))
-        main = left if isinstance(left, Tensor) else right
-        assert isinstance(main, Tensor)
-        return _as(Tensor(engines_of(left, right), terms, counted_over(left, right)), main)
-    return Tensor(engines_of(left, right), over=counted_over(left, right))
+        return _joined(left, right, main, terms)
+    return _joined(left, right, main, (Term(),))
 
 
-def _as(made: Tensor, old: Tensor) -> Tensor:
-    made.detached, made.returned, made.gathered = old.detached, old.returned, old.gathered
+def _joined(left: Value, right: Value, main: Tensor, terms: Iterable[Term]) -> Tensor:
+    """What two operands give together."""
+    engines, detached = graph_of(left, right)
+    made = Tensor(engines, terms, counted_over(left, right))
+    made.detached, made.returned, made.gathered = detached, main.returned, main.gathered
     return made
 
 
@@ -167,4 +173,6 @@ def divided(tensor: Tensor, divisor: Value, node: ast.expr, source: Source, guar
     """The tensor with one more division in each of its terms."""
     division = Division(as_number(divisor, node), ast.unparse(node), source, guards)
     terms = [term._replace(divisions=(*term.divisions, division)) for term in tensor.terms]
-    return _as(Tensor(tensor.engines, terms, tensor.over | counted_over(divisor)), tensor)
+    made = Tensor(tensor.engines, terms, tensor.over | counted_over(divisor))
+    made.detached, made.returned, made.gathered = tensor.detached, tensor.returned, tensor.gathered
+    return made

@@ -17,6 +17,7 @@ from dsaccum_helpers.readers.script.values import (
     Unknown,
     Value,
     engines_of,
+    graph_of,
 )
 from dsaccum_helpers.trace import Engine, Event, Number
 
@@ -43,7 +44,9 @@ class Roles(State):
     def forward(self, engine: Engine, arguments: Values, keywords: Named, node: ast.Call) -> Tensor:
         """``engine(batch)``."""
         self.emit("forward", engine, node)
-        return Tensor({engine, *engines_of(*arguments, *keywords.values())})
+        made = Tensor({engine, *graph_of(*arguments, *keywords.values())[0]})
+        made.detached = any(guard.kind == "no-grad" for guard in self.guards)
+        return made
 
     def call_role(self, role: Role, arguments: Values, keywords: Named, node: ast.Call) -> Value:
         """Calling the object itself."""

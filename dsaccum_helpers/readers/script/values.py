@@ -218,6 +218,13 @@ def engines_of(*values: Value | None) -> frozenset[Engine]:
     return frozenset(found)
 
 
+def graph_of(*values: Value | None) -> tuple[frozenset[Engine], bool]:
+    """Whose forward passes a gradient would reach, and whether it reaches none because all values are detached."""
+    attached = [value for value in values if not (isinstance(value, Tensor) and value.detached)]
+    engines = engines_of(*attached)
+    return (engines, False) if engines else (engines_of(*values), True)
+
+
 def counted_over(*values: Value | None) -> frozenset[int]:
     """The collections over which the values were counted."""
     return frozenset().union(*(value.over for value in values if value is not None))
