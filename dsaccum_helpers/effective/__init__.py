@@ -2,9 +2,10 @@
 
 ::
 
-    world.py   how many processes there are, and how many of them share the same samples
-    owners.py  the three numbers that the engine is given
-    fault.py   what is wrong with them: one name, by the evidence that is there
+    world.py     how many processes there are, and how many of them share the same samples
+    owners.py    the three numbers that the engine is given
+    fault.py     what is wrong with them: one name, by the evidence that is there
+    versions.py  is the installed package older than one in which something changed
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dsaccum_helpers.effective.versions import older
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches import numerics
 from dsaccum_helpers.mismatches.entry import Mismatch
-from dsaccum_helpers.mismatches.layers import older
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dsaccum_helpers.batch import KEYS
 from dsaccum_helpers.effective import effective
 from dsaccum_helpers.effective.owners import ACCUMULATION, COUNTS, FILLS_ONE, TRAINERS, uses_deepspeed
+from dsaccum_helpers.effective.versions import older
 from dsaccum_helpers.effective.world import whole
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches.entry import Mismatch
-from dsaccum_helpers.mismatches.layers import older
 from dsaccum_helpers.mismatches.near_keys import nearest
 from dsaccum_helpers.mismatches.numbers import owned, product
 

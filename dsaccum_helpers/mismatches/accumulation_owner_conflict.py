@@ -7,10 +7,11 @@ from collections import namedtuple
 from dsaccum_helpers.batch import KEYS
 from dsaccum_helpers.effective import effective
 from dsaccum_helpers.effective.owners import ARGUMENT, FIELD, FLAG, PLUGIN, TRAINERS, VARIABLE, uses_deepspeed
+from dsaccum_helpers.effective.versions import older
 from dsaccum_helpers.effective.world import whole
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches.entry import Mismatch
-from dsaccum_helpers.mismatches.layers import complete, counted, older
+from dsaccum_helpers.mismatches.layers import complete, counted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ import math
 
 from dsaccum_helpers.batch import KEYS
 from dsaccum_helpers.effective import effective
+from dsaccum_helpers.effective.versions import older
 from dsaccum_helpers.effective.world import whole
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches.entry import Mismatch
-from dsaccum_helpers.mismatches.layers import older
 from dsaccum_helpers.mismatches.numbers import listed, product
 
 TYPE_CHECKING = False

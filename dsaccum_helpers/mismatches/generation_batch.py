@@ -6,11 +6,12 @@ from collections import namedtuple
 from math import gcd
 
 from dsaccum_helpers.effective import effective
+from dsaccum_helpers.effective.versions import older
 from dsaccum_helpers.effective.world import whole
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.job import by_place
 from dsaccum_helpers.mismatches.entry import Mismatch
-from dsaccum_helpers.mismatches.layers import complete, counted, older
+from dsaccum_helpers.mismatches.layers import complete, counted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -20,19 +20,6 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "es" if noun.endswith(("h", "s")) else "s")
 
 
-def older(job: Job, package: str, version: str) -> bool | None:
-    """Is the installed package older than this version? None where nobody says which one is installed."""
-    known = job.version(package)
-    if known is None:
-        return None
-    from packaging.version import InvalidVersion, Version
-
-    try:
-        return Version(known).release < Version(version).release
-    except InvalidVersion:
-        return None
-
-
 def complete(job: Job, micro: int | None, steps: int | None, replicas: int | None) -> dict[str, Any]:
     """All batch numbers of a setting, under the names of every owner, as a Fix needs them.
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dsaccum_helpers.effective import effective
 from dsaccum_helpers.effective.owners import TRAINERS
+from dsaccum_helpers.effective.versions import older
 from dsaccum_helpers.effective.world import whole
 from dsaccum_helpers.mismatches.entry import Mismatch, needs_accumulation
-from dsaccum_helpers.mismatches.layers import counted, epoch_length, older, whole_windows
+from dsaccum_helpers.mismatches.layers import counted, epoch_length, whole_windows
 from dsaccum_helpers.mismatches.planned import FLUSHES, planned_epochs
 
 TYPE_CHECKING = False

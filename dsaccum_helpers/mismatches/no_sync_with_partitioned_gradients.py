@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dsaccum_helpers.effective.owners import TRAINERS
+from dsaccum_helpers.effective.versions import older
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches import numerics
 from dsaccum_helpers.mismatches.entry import Mismatch
-from dsaccum_helpers.mismatches.layers import older
 from dsaccum_helpers.mismatches.windows import at, live, same_place, setup
 
 TYPE_CHECKING = False

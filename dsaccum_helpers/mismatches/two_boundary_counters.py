@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dsaccum_helpers.effective import effective
 from dsaccum_helpers.effective.owners import TRAINERS, uses_deepspeed
+from dsaccum_helpers.effective.versions import older
 from dsaccum_helpers.effective.world import whole
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches.entry import Mismatch
-from dsaccum_helpers.mismatches.layers import counted, epoch_length, older, whole_windows
+from dsaccum_helpers.mismatches.layers import counted, epoch_length, whole_windows
 from dsaccum_helpers.mismatches.planned import planned_epochs
 
 TYPE_CHECKING = False

@@ -6,9 +6,9 @@ import copy
 
 from dsaccum_helpers.batch import KEYS
 from dsaccum_helpers.effective import effective
+from dsaccum_helpers.effective.versions import older
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches.entry import Mismatch
-from dsaccum_helpers.mismatches.layers import older
 from dsaccum_helpers.mismatches.unknown_keys import MANY, unknown
 
 TYPE_CHECKING = False

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dsaccum_helpers.effective import effective
 from dsaccum_helpers.effective.owners import TRAINERS
+from dsaccum_helpers.effective.versions import older
 from dsaccum_helpers.effective.world import whole
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches.entry import Mismatch
-from dsaccum_helpers.mismatches.layers import counted, older
+from dsaccum_helpers.mismatches.layers import counted
 from dsaccum_helpers.mismatches.windows import count_divisions, live
 
 TYPE_CHECKING = False

@@ -10,10 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dsaccum_helpers.doctor import diagnose
+from dsaccum_helpers.effective.versions import older
 from dsaccum_helpers.effective.world import whole
 from dsaccum_helpers.job import Config, Event, Job, Source
 from dsaccum_helpers.mismatches import load
-from dsaccum_helpers.mismatches.layers import complete, counted, near_divisor, older
+from dsaccum_helpers.mismatches.layers import complete, counted, near_divisor
 
 BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 CODES = (
