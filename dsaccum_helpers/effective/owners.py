@@ -8,6 +8,7 @@ The rules were measured with Transformers 5.24, Accelerate 1.15 and Lightning 2.
 from __future__ import annotations
 
 from dsaccum_helpers.batch import KEYS
+from dsaccum_helpers.effective.versions import older
 from dsaccum_helpers.effective.world import whole
 from dsaccum_helpers.job import Fact, Source
 
@@ -31,6 +32,8 @@ FLAG, FIELD = "accelerate.flag.gradient_accumulation_steps", "accelerate.gradien
 #: Who says an accumulation count to Accelerate beside DeepSpeed's file, the one that wins first. The launcher exports
 #: its flag, or the field of its YAML, over what the shell has.
 COUNTS = (PLUGIN, FLAG, FIELD, VARIABLE, ARGUMENT)
+#: Before this version Accelerator's own count replaces that of DeepSpeed's file (Accelerate PR 698 and 1901).
+JSON_COUNTS = "0.23.0"
 
 
 def given(job: Job, replicas: int | None) -> Given:
@@ -178,17 +181,41 @@ def _accelerate(job: Job, replicas: int | None) -> Given:
 
 def accelerate_steps(job: Job) -> Fact | None:
     """The accumulation count that an Accelerate job ends with."""
-    for event in job.said("accumulation-updated"):
-        return Fact(event.values.get("to"), event.source)
     engine = uses_deepspeed(job)
     asked = job.fact(KEYS[2]) if engine else None
+    for event in job.said("accumulation-updated"):
+        if still_said(job, event.values.get("before"), event.values.get("to")):
+            return Fact(event.values.get("to"), event.source)
     if engine and job.config is not None and (asked is None or asked.value != "auto"):
-        return _written(job, asked)
+        return _replaced(job) or _written(job, asked)
     for name in COUNTS if engine else (VARIABLE, ARGUMENT):
         fact = job.fact(name)
         if fact is not None and fact.value not in (None, "auto"):
             return Fact(None if is_open(fact.value) else whole(fact.value) or fact.value, fact.source)
     return Fact(1, Source("default of Accelerator"))
+
+
+def _replaced(job: Job) -> Fact | None:
+    """The count by which an old Accelerate replaces that of DeepSpeed's file, None where it keeps the file's."""
+    if not older(job, "accelerate", JSON_COUNTS):
+        return None
+    own = _accelerators_own(job) or job.fact(ACCUMULATION)  # a word of the command reaches it through the script
+    if own is None and job.value("accelerator.present"):
+        own = Fact(1, Source("default of Accelerator"))
+    return Fact(whole(own.value), own.source) if own and whole(own.value) else None
+
+
+def _accelerators_own(job: Job) -> Fact | None:
+    """The count that Accelerator itself holds, where somebody says one."""
+    return next((fact for name in COUNTS if name != PLUGIN and (fact := job.fact(name))), None)
+
+
+def still_said(job: Job, config: int | None, argument: int | None) -> bool:
+    """Do config and argument still say the two counts that a line of the log names?"""
+    asked, own = job.fact(KEYS[2]), _accelerators_own(job)
+    if job.config is not None and job.config.kind != "log" and asked and whole(asked.value) != config:
+        return False
+    return own is None or whole(own.value) == argument
 
 
 def _lightning(job: Job) -> Given:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dsaccum_helpers.batch import KEYS
 from dsaccum_helpers.effective import effective
-from dsaccum_helpers.effective.owners import ACCUMULATION, COUNTS, FILLS_ONE, TRAINERS, uses_deepspeed
+from dsaccum_helpers.effective.owners import ACCUMULATION, COUNTS, FILLS_ONE, JSON_COUNTS, TRAINERS, uses_deepspeed
 from dsaccum_helpers.effective.versions import older
 from dsaccum_helpers.effective.world import whole
 from dsaccum_helpers.findings import Fix
@@ -50,7 +50,7 @@ class AccumulationKeyMissing(Mismatch):
         config = job.config
         if config is None or config.kind == "arguments" or job.framework not in FILLS_ONE or config.has(STEPS):
             return
-        if job.framework == "accelerate" and not uses_deepspeed(job):
+        if job.framework == "accelerate" and (not uses_deepspeed(job) or older(job, "accelerate", JSON_COUNTS)):
             return
         if any(isinstance(key, str) and nearest(key, KEYS) == (STEPS, "spelling") for key in config.values):
             return  # the key is there, written otherwise: that is another finding

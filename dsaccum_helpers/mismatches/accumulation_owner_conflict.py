@@ -6,7 +6,17 @@ from collections import namedtuple
 
 from dsaccum_helpers.batch import KEYS
 from dsaccum_helpers.effective import effective
-from dsaccum_helpers.effective.owners import ARGUMENT, FIELD, FLAG, PLUGIN, TRAINERS, VARIABLE, uses_deepspeed
+from dsaccum_helpers.effective.owners import (
+    ARGUMENT,
+    FIELD,
+    FLAG,
+    JSON_COUNTS,
+    PLUGIN,
+    TRAINERS,
+    VARIABLE,
+    still_said,
+    uses_deepspeed,
+)
 from dsaccum_helpers.effective.versions import older
 from dsaccum_helpers.effective.world import whole
 from dsaccum_helpers.findings import Fix
@@ -32,8 +42,6 @@ FIELDS = (
     "offload_optimizer_nvme_path",
     "zero3_save_16bit_model",
 )
-#: Before this version Accelerator's own count replaced the one of the JSON; PR 1901.
-JSON_COUNTS = "0.23.0"
 #: From this version on Accelerator takes over the count of the JSON; PR 3632.
 COUNTS_AGREE = "1.8.0"
 
@@ -113,7 +121,7 @@ class AccumulationOwnerConflict(Mismatch):
             return
         for event in job.said("accumulation-updated"):
             new, old = event.values.get("to"), event.values.get("before")
-            if new == old or not whole(old) or not _holds(job, old, new):
+            if new == old or not whole(old) or not still_said(job, old, new):
                 continue
             message = (
                 f"Accelerate replaced the DeepSpeed config's {KEY} {old} by {new}, the count of Accelerator(...)"
@@ -123,7 +131,7 @@ class AccumulationOwnerConflict(Mismatch):
             yield self.found(message, _where(job, event.source), _all_agree(job, [old, new]))
         for event in job.said("accumulation-mismatch"):
             ours, theirs = event.values.get("plugin"), event.values.get("config")
-            if ours == theirs or not _holds(job, theirs, ours) or _false_alarm(job, ours, theirs):
+            if ours == theirs or not still_said(job, theirs, ours) or _false_alarm(job, ours, theirs):
                 continue
             message = (
                 f"Accelerator's {KEY} is {ours}, the DeepSpeed config's is {theirs}, and {theirs} is used: "
@@ -190,15 +198,6 @@ def _winner(job: Job, owners: list[Owner]) -> tuple[int, str]:
             f"Before Accelerate {COUNTS_AGREE} the engine uses the JSON's and Accelerator keeps counting its own"
         )
     return first.steps, "The JSON wins"
-
-
-def _holds(job: Job, config: int | None, argument: int | None) -> bool:
-    """Do the files still say what the log complains about?"""
-    asked = job.fact(KEY)
-    own = next((fact for name in (FLAG, FIELD, VARIABLE, ARGUMENT) if (fact := job.fact(name))), None)
-    if job.config is not None and job.config.kind != "log" and asked and whole(asked.value) != config:
-        return False
-    return own is None or whole(own.value) == argument
 
 
 def _false_alarm(job: Job, ours: int | None, theirs: int | None) -> bool:

@@ -85,7 +85,7 @@ def test_the_trainer_fills_in_auto(config: Any, facts: dict[str, Any], expected:
 
 VARIABLE = "environment.ACCELERATE_GRADIENT_ACCUMULATION_STEPS"
 ARGUMENT, PLUGIN = "accelerator.gradient_accumulation_steps", "plugin.gradient_accumulation_steps"
-YAML = "accelerate.gradient_accumulation_steps"
+YAML, FLAG = "accelerate.gradient_accumulation_steps", "accelerate.flag.gradient_accumulation_steps"
 
 
 @pytest.mark.parametrize(
@@ -109,10 +109,51 @@ def test_accelerate_has_an_order_of_owners(config: Any, facts: dict[str, Any], s
     assert numbers_of(job) == (16 * steps, 8, steps, 2)
 
 
+@pytest.mark.parametrize(
+    ("facts", "steps"),
+    [
+        # accelerate launch exports its flag, or the field of its YAML, over what the shell has.
+        ({FLAG: 4, VARIABLE: "8"}, 4),
+        ({YAML: 2, VARIABLE: "8", ARGUMENT: 16}, 2),
+        ({FLAG: 4, YAML: 2, VARIABLE: "8"}, 4),
+    ],
+)
+def test_accelerate_launch_overwrites_the_variable(facts: dict[str, Any], steps: int) -> None:
+    facts = {**facts, "loader.batch_size": 8}
+    job = job_of({MICRO: 8, STEPS: "auto"}, facts, framework="accelerate", processes=2)
+    assert numbers_of(job)[2] == steps
+
+
+@pytest.mark.parametrize(
+    ("version", "facts", "steps"),
+    [
+        ("0.16.0", {ARGUMENT: 4}, 4),
+        ("0.22.0", {ARGUMENT: 4}, 4),
+        ("0.23.0", {ARGUMENT: 4}, 8),
+        ("1.15.0", {ARGUMENT: 4}, 8),
+        ("0.20.3", {VARIABLE: "2", ARGUMENT: 4}, 2),
+        ("0.16.0", {PLUGIN: 4}, 8),
+        ("0.16.0", {"accelerator.present": True}, 1),
+        ("0.16.0", {}, 8),
+    ],
+)
+def test_in_old_accelerate_its_own_count_replaces_that_of_the_file(
+    version: str, facts: dict[str, Any], steps: int
+) -> None:
+    job = job_of({MICRO: 8, STEPS: 8}, facts, framework="accelerate", processes=2)
+    job.have("accelerate", version)
+    assert numbers_of(job) == (16 * steps, 8, steps, 2)
+
+
 def test_old_accelerate_says_in_its_log_that_the_argument_won() -> None:
     events = (("accumulation-updated", {"to": 1, "before": 16}),)
     job = job_of({MICRO: 8, STEPS: 16}, framework="accelerate", processes=2, events=events)
     assert numbers_of(job) == (16, 8, 1, 2)
+    job.set(STEPS, 4)  # the config has been mended since
+    assert numbers_of(job) == (64, 8, 4, 2)
+    job.set(STEPS, 16)
+    job.set(ARGUMENT, 16)
+    assert numbers_of(job) == (256, 8, 16, 2)
 
 
 def test_accelerate_asks_for_the_loader_that_auto_needs() -> None:
