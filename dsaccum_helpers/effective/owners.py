@@ -105,7 +105,7 @@ def argument(job: Job, name: str, default: int) -> Fact:
     """A trainer's argument or its default; unknown where a shell variable stands for it."""
     fact = job.fact(name)
     if fact is None or fact.value is None:
-        return opaque(job, name) or Fact(default, _DEFAULT)
+        return opaque(job, name) or _summed_up(job, name) or Fact(default, _DEFAULT)
     return Fact(None, fact.source) if is_open(fact.value) else fact
 
 
@@ -139,6 +139,13 @@ def _written(job: Job, asked: Fact | None) -> Fact | None:
     if asked is None and job.config is not None:
         return Fact(1, job.config.source(KEYS[2]))
     return _plain(asked)
+
+
+def _summed_up(job: Job, name: str) -> Fact | None:
+    """What the Trainer's block in the log says of an argument that nothing else shows."""
+    part = {PER_DEVICE: "micro", ACCUMULATION: "steps"}.get(name, "")
+    found = (Fact(event.values.get(part), event.source) for event in job.said("training-summary"))
+    return next((fact for fact in found if whole(fact.value)), None)
 
 
 def _from_summary(job: Job) -> Given | None:

@@ -97,7 +97,9 @@ class Job:
             return self.asked_framework
         said = {fact.value for fact in self.speakers}
         order = ("openrlhf", "trl", "lightning", "transformers", "accelerate", "megatron")
-        return next((name for name in order if name in said), "deepspeed")
+        # Scripts with a loop of their own print the Trainer's block too, but then a script or a launcher speaks.
+        block = self.said("training-summary") and not self.programs
+        return next((name for name in order if name in said), "transformers" if block else "deepspeed")
 
     @property
     def config(self) -> Config | None:

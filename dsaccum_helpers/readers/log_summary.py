@@ -78,22 +78,26 @@ def _summary(events: Events) -> None:
             values[name] = number(match[1]) if match else None
         if not values["micro"] and not values["train"]:
             continue
-        if events.add("training-summary", values, at) and "trainer.py" in events.log.text[hit.start : lines[-1].end]:
-            _of_trainer(events, values, at)
+        if events.add("training-summary", values, at):
+            # A script with a loop of its own prints the block too, but neither file names nor this line.
+            words = events.log.text[hit.start : lines[-1].end]
+            of_trainer = "trainer.py" in words or "Number of trainable parameters" in words
+            _numbers(events, values, at, of_trainer)
 
 
-def _of_trainer(events: Events, values: dict[str, Any], at: int) -> None:
-    """Transformers' own Trainer wrote it: its arguments are known."""
+def _numbers(events: Events, values: dict[str, Any], at: int, of_trainer: bool) -> None:
+    """The processes that the numbers make; the arguments, where it is Transformers' own Trainer that wrote them."""
     job, source = events.job, events.source(at)
-    job.speak("transformers", source)
     micro, train, steps = values["micro"], values["train"], values["steps"]
-    if isinstance(micro, int):
-        job.add("trainer.per_device_train_batch_size", micro, source)
-    if isinstance(steps, int):
-        job.add("trainer.gradient_accumulation_steps", steps, source)
+    if of_trainer:
+        job.speak("transformers", source)
+        if isinstance(micro, int):
+            job.add("trainer.per_device_train_batch_size", micro, source)
+        if isinstance(steps, int):
+            job.add("trainer.gradient_accumulation_steps", steps, source)
     if all(isinstance(value, int) and value for value in (micro, train, steps)) and train % (micro * steps) == 0:
         processes = train // (micro * steps)
-        if not job.all("processes"):
+        if of_trainer and not job.all("processes"):
             job.add("processes", processes, source)
         events.add("started", {"processes": processes, "how": "the Trainer's batch sizes"}, at)
 

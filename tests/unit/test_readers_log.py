@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dsaccum_helpers.effective import effective
 from dsaccum_helpers.effective.world import whole
-from dsaccum_helpers.job import BATCH_KEYS, Event, Job
+from dsaccum_helpers.job import BATCH_KEYS, Event, Job, Source
 from dsaccum_helpers.readers import log
 
 FRAMES = """Traceback (most recent call last):
@@ -524,7 +524,13 @@ def test_the_trainers_own_block_gives_its_arguments() -> None:
     job = job_of(each("[INFO|trainer.py:1] 2025-03-24 10:02:11,337 >> ", text))
     assert (job.value("trainer.gradient_accumulation_steps"), job.value("processes")) == (2, 4)
     assert job.framework == "transformers"
-    assert job_of(text).facts == {}
+    job = job_of(text)  # a script with a loop of its own prints it so
+    assert (job.facts, job.framework) == ({}, "transformers")
+    assert list(effective(job).batch().values())[2:] == [2, 4]
+    job.speak("accelerate", Source("train.py"))
+    assert job.framework == "accelerate"
+    job = job_of(f"{text}\n  Number of trainable parameters = 6,738,415,616")
+    assert (job.framework, job.value("trainer.gradient_accumulation_steps")) == ("transformers", 2)
 
 
 def test_printed_training_arguments() -> None:
