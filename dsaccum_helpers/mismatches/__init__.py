@@ -69,7 +69,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "backward-bypasses-engine": "script",
         "zero-grad-inside-window": "script",
         "micro-batch-skipped": "script",
-        "scheduler-unit": "script facts",
+        "scheduler-unit": "script facts log",
         "unweighted-token-mean": "facts",
         "several-backwards-per-step": "script",
         "sticky-boundary-override": "script",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dsaccum_helpers.batch import KEYS
 from dsaccum_helpers.effective import effective
 from dsaccum_helpers.effective.owners import TRAINERS
 from dsaccum_helpers.effective.world import whole
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from dsaccum_helpers.job import Job, Source
     from dsaccum_helpers.mismatches.prediction import Prediction
     from dsaccum_helpers.setting import Setting
+
+STEPS = KEYS[2]
 
 
 class SchedulerUnit(Mismatch):
@@ -43,9 +46,23 @@ class SchedulerUnit(Mismatch):
     script_owns_scheduler = True
 
     def check(self, job: Job) -> Iterable[Finding]:
-        """What the named facts say: how often the scheduler is stepped, and for how many steps it was made."""
-        yield from self._facts(job)
-        yield from from_script(self, job)
+        """What the named facts and the scripts say of it; else torch's warning, which is a note."""
+        found = [*self._facts(job), *from_script(self, job)]
+        yield from found or self._warned(job)
+
+    def _warned(self, job: Job) -> Iterator[Finding]:
+        """torch's warning beside a plain engine that accumulates; frameworks print it in right programs too."""
+        steps = effective(job).steps
+        if job.framework != "deepspeed" or job.programs or steps is None or steps.value < 2:
+            return
+        for event in job.said("step-before-scheduler")[:1]:
+            message = (
+                f"torch warns that the scheduler was stepped before the first update. With {STEPS} {steps.value} a "
+                f"scheduler that is stepped in every micro-batch runs {steps.value} times too fast and warns so; one "
+                "that was made for another optimizer than the engine's does too. The script would tell."
+            )
+            fix = Fix("Pass lr_scheduler to deepspeed.initialize beside its optimizer, and step neither in the loop.")
+            yield self.found(message, [event.source], [fix], severity="note")
 
     def _facts(self, job: Job) -> Iterator[Finding]:
         """A schedule is right where its length is its steps per update times the updates."""
