@@ -92,9 +92,18 @@ def _say_sizes(job: Job, sizes: dict[str, int | None]) -> None:
 
 
 def diagnose(job: Job, select: Sequence[str] = (), ignore: Sequence[str] = ()) -> Report:
-    """What the catalogue says of a job."""
+    """What the catalogue says of a job; several configs of which none is named by anything are a job each."""
     for code in (*select, *ignore):
         find(code)
+    report = _one_job(job, select, ignore)
+    for config in job.rivals():
+        other = _one_job(job.with_config(config), select, ignore)
+        report.findings = sorted(report.findings + other.findings, key=lambda f: SEVERITIES.index(f.severity))
+        report.faults += other.faults
+    return report
+
+
+def _one_job(job: Job, select: Sequence[str], ignore: Sequence[str]) -> Report:
     faults: list[str] = []
     found = [finding for code in _codes(job) for finding in _asked(code, job, faults)]
     found = _without_repetition([finding for finding in found if not _ignored(job, finding)])

@@ -151,6 +151,7 @@ class Program:
         self.engines: list[Engine] = []
         self.schedulers: list[dict[str, Any]] = []
         self.files: list[str] = []
+        self.live: list[Event] | None = None  # worked out once, by the checks
 
     def of(self, engine: Engine | None, *kinds: str) -> list[Event]:
         """The events of these kinds that are done to the engine (to any, where it is None)."""

@@ -46,7 +46,7 @@ def _name_unused(job: Job, paths: Sequence[Any]) -> None:
     """A job has one config; whoever gives several may believe that all of them were checked."""
     given = {path[0] if isinstance(path, tuple) else path for path in paths}
     others = [one for one in job.configs if one.kind == "file" and one is not job.config]
-    unused = [str(one.file) for one in others if one.file in given]
+    unused = [str(one.file) for one in others if one.file in given and one not in job.rivals()]
     if unused and job.config is not None:
         names = f"{unused[0]} is" if len(unused) == 1 else f"{unused[0]} and {len(unused) - 1} more are"
         complain(f"{names} not checked: the config of this job is {job.config.file}. Give one config at a time.")

@@ -108,6 +108,8 @@ class Effective:
         elif job.framework in TRAINERS:
             names = [dict(zip(KEYS[1:], (PER_DEVICE, ACCUMULATION), strict=True)).get(key, key) for key in unknown]
             self.missing += [f"What is {name}? It is filled in elsewhere: give --set {name}=N." for name in names]
+        else:
+            self.missing += [f"What is {key}? Only the running job knows it: give --set {key}=N." for key in unknown]
         if not any(self.given) and job.framework not in ("accelerate", "lightning"):
             what = "training arguments" if job.framework in TRAINERS else "DeepSpeed config"
             if job.config is None:

@@ -111,6 +111,18 @@ class Job:
                     return config
         return self.configs[0] if self.configs else None
 
+    def rivals(self) -> list[Config]:
+        """Config files beside the one that counts, where nothing says which of them the job uses."""
+        if self.references or self.launches or self.programs or self.events:
+            return []
+        return [one for one in self.configs if one.kind == "file" and one is not self.config]
+
+    def with_config(self, config: Config) -> Job:
+        """The same job with this config and no other."""
+        other = Job.__new__(Job)
+        other.__dict__.update({**self.__dict__, "configs": [config]})
+        return other
+
     def add(self, name: str, value: Any, source: Source | None = None) -> None:
         """One more source for a fact; the first one counts (``value``), all are kept (``all``)."""
         self.facts.setdefault(name, []).append(Fact(value, source or Source()))

@@ -54,6 +54,12 @@ def uses_deepspeed(job: Job) -> bool:
 
 def live(program: Program) -> list[Event]:
     """The events without those of branches that are the alternative to using the engine."""
+    if program.live is None:
+        program.live = _live(program)
+    return program.live
+
+
+def _live(program: Program) -> list[Event]:
     arms: dict[str, set[bool]] = {}
     for event in program.events:
         if event.actor is not None and event.kind in ("backward", "step", "train-batch"):

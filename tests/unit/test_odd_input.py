@@ -219,14 +219,28 @@ def test_a_config_without_a_known_key_is_still_one(name: str, tmp_path: Path) ->
     assert check(str(path), processes=4).verdict == "mismatch"
 
 
-def test_a_second_config_is_named_as_not_checked(tmp_path: Path) -> None:
-    code, _, errors = shell("cp ds.json a.json; $D check ds.json a.json --processes 4", tmp_path)
-    assert code == 0
-    assert errors.startswith("dsaccum: a.json is not checked: the config of this job is ds.json.")
+def test_several_configs_of_which_nothing_names_one_are_all_checked(tmp_path: Path) -> None:
+    bad = '{"train_batch_size": 10, "train_micro_batch_size_per_gpu": 4}'
+    (tmp_path / "bad.json").write_text(bad)
+    code, out, errors = shell("cp ds.json a.json; $D check ds.json a.json bad.json --processes 4", tmp_path)
+    assert (code, errors) == (1, "")
+    assert "bad.json:1" in out
+    assert shell("cp ds.json a.json; $D check ds.json a.json --processes 4", tmp_path)[0] == 0
+
+
+def test_a_config_that_the_launch_does_not_use_is_named_as_not_checked(tmp_path: Path) -> None:
     line = (
         "cp ds.json a.json; echo deepspeed --num_gpus 4 t.py --deepspeed_config a.json >run.sh; $D check *.json run.sh"
     )
     assert "ds.json is not checked: the config of this job is a.json" in shell(line, tmp_path)[2]
+
+
+def test_a_number_that_only_the_running_job_knows_leaves_the_report_incomplete() -> None:
+    script = "import deepspeed\nfrom mine import net, size\n"
+    script += "deepspeed.initialize(model=net, config={'train_batch_size': size})\n"
+    report = check(("train.py", script), processes=2)
+    assert report.verdict == "incomplete"
+    assert report.missing == ["What is train_batch_size? Only the running job knows it: give --set train_batch_size=N."]
 
 
 def test_one_record_of_a_log_kept_as_json(tmp_path: Path) -> None:
