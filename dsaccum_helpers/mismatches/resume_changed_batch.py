@@ -71,6 +71,8 @@ class ResumeChangedBatch(Mismatch):
         shared = effective(job).shared
         same = _batch(then, shared) is not None and _batch(then, shared) == _batch(now, shared)
         fixes, does = self._fixes(job, then, now), _SAME_BATCH if same else None
+        if refused and refused_by_log:
+            does = "Nothing is trained: loading the checkpoint raises."
         yield self.found(" ".join(text), where, fixes, severity=severity, consequence=does)
 
     def _refusal(self, job: Job, other_world: bool) -> tuple[str, list[str]]:
@@ -98,7 +100,7 @@ class ResumeChangedBatch(Mismatch):
             same = f"the {then['processes']} processes that it was written by"
         return [
             Fix(f"Resume with {same}.", back),
-            Fix("Or load only the weights, and plan the schedule and the data anew for the new batch."),
+            Fix("Load only the weights, and plan the schedule and the data anew for the new batch."),
         ]
 
 

@@ -29,6 +29,8 @@ _PARALLEL = {
 }
 _DEEPEST = 8  # blocks of a job description in which commands are looked for
 _KEY_LINE = re.compile(r"^\s*(?:- )?[\"']?[\w.-]+[\"']?\s*:(?:\s|$)", re.M)
+#: A word that begins a line of a log: a host, or a rank.
+_BEGINS = re.compile(r"^[\w.-]+:(?=\s)", re.M)
 _KNOWN_LINE = re.compile(
     r"^[ ]*[\"']?(?:distributed_type|compute_environment|deepspeed_config|deepspeed|per_device_train_batch_size"
     r"|micro_batch_size|gradient_accumulation_steps|train_batch_size|train_micro_batch_size_per_gpu|num_processes"
@@ -43,7 +45,9 @@ def looks_like_settings(text: str) -> bool:
         return False
     lines = [line for line in text.split("\n") if line.strip() and not line.lstrip().startswith(("#", "---"))]
     fit = sum(bool(_KEY_LINE.match(line)) or line.lstrip().startswith("- ") for line in lines)
-    return fit >= 0.8 * len(lines)
+    keys = _BEGINS.findall(text)
+    repeated = len(keys) - len(set(keys))  # no mapping says a key again and again
+    return fit >= 0.8 * len(lines) and repeated <= max(2, 0.2 * len(keys))
 
 
 def read_yaml(document: Document, job: Job) -> bool:
