@@ -79,9 +79,20 @@ def read_job(
     _say_sizes(job, sizes)
     read(paths, job)
     _say_sizes(job, sizes)
+    _look_up_keys(job)
     for name, value in (set or {}).items():
         job.set(name, value)
     return job
+
+
+def _look_up_keys(job: Job) -> None:
+    """A key that the table does not have may be one of the DeepSpeed that is installed here."""
+    from dsaccum_helpers.known_keys import TOP_LEVEL, VERSION
+
+    if any(key not in TOP_LEVEL for config in job.configs for key in config.values):
+        from dsaccum_helpers.installed_keys import newer_keys
+
+        job.installed_keys = newer_keys(VERSION)
 
 
 def _say_sizes(job: Job, sizes: dict[str, int | None]) -> None:

@@ -85,6 +85,8 @@ class Job:
         self.speakers: list[Fact] = []
         #: Config files that a command, an argument or a script names: Facts whose values are paths as written.
         self.references: list[Fact] = []
+        #: Keys that the installed DeepSpeed knows beyond the kept table, looked up where a config has such a key.
+        self.installed_keys: frozenset[str] = frozenset()
         #: Lines that carry ``# dsaccum: ignore[...]``: (file, line) to the codes, an empty set for all.
         self.ignored: dict[tuple[str, int], set[str]] = {}
         for name, value in {**(facts or {}), **more}.items():

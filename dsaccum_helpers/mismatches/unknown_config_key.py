@@ -43,7 +43,7 @@ class UnknownConfigKey(Mismatch):
             yield from (self.found(text, where, fixes) for text, where, fixes in unknown_fields(job))
 
     def _in_config(self, job: Job, config: Config) -> Iterator[Finding]:
-        keys, far = unknown(config)
+        keys, far = unknown(config, job.installed_keys)
         if keys:
             then = _mended(job, config, keys)
             fixes = [_fix(config, keys, then)]

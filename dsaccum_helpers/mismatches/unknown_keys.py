@@ -43,11 +43,15 @@ def is_other_tools(config: Config) -> bool:
     return len(NEOX.intersection(str(key).replace("-", "_") for key in config.values)) > 1
 
 
-def unknown(config: Config) -> tuple[list[Key], list[str]]:
-    """The unknown keys for which another is meant, and those at the top for which none is."""
+def unknown(config: Config, installed: frozenset[str] = frozenset()) -> tuple[list[Key], list[str]]:
+    """The unknown keys for which another is meant, and those at the top for which none is.
+
+    ``installed``: keys that the installed DeepSpeed knows besides those of the table.
+    """
     if is_other_tools(config):
         return [], []
-    strange = [key for key in filter(_is_text, config.values) if key not in TOP_LEVEL and not _is_remark(key)]
+    known = TOP_LEVEL | installed
+    strange = [key for key in filter(_is_text, config.values) if key not in known and not _is_remark(key)]
     top, far = _top(config, strange) if strange else ([], [])
     return [*top, *_sections(config)], far
 

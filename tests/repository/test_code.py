@@ -17,7 +17,7 @@ LONGEST_MODULE = 300
 LONGEST_FUNCTION = 40
 LIGHT = {
     *("batch", "commands", "deepspeed_rules", "doctor", "effective", "errors", "findings", "job"),
-    *("known_keys", "known_versions", "mend", "mismatches", "nearest", "readers", "setting", "trace"),
+    *("installed_keys", "known_keys", "known_versions", "mend", "mismatches", "nearest", "readers", "setting", "trace"),
 }
 HEAVY = ("accelerate", "deepspeed", "ipywidgets", "lightning", "matplotlib", "numpy", "torch", "transformers")
 

@@ -7,11 +7,19 @@ import importlib
 import pytest
 
 from dsaccum_helpers import known_keys
-from tools.make_known_keys import MODELS, OUT, package, source, table
+from dsaccum_helpers.installed_keys import MODELS, newer_keys, package
+from tools.make_known_keys import OUT, source, whole_table
 
 
 def test_the_table_is_up_to_date() -> None:
-    assert OUT.read_text(encoding="utf-8") == source(table(package())), "Smallest fix: make known-keys."
+    folder = package()
+    assert folder is not None
+    assert OUT.read_text(encoding="utf-8") == source(whole_table(folder)), "Smallest fix: make known-keys."
+
+
+def test_the_installed_version_is_read_where_it_is_another_one() -> None:
+    assert newer_keys(known_keys.VERSION) == frozenset()
+    assert {"train_batch_size", "gradient_clipping", "zero_optimization"} <= newer_keys("0.1.0") <= known_keys.TOP_LEVEL
 
 
 def test_every_field_of_the_models_is_in_the_table() -> None:

@@ -11,7 +11,7 @@ PACKAGE = ROOT / "dsaccum_helpers"
 # The parts of the house that run without torch; those not yet built are passed over.
 LIGHT = (
     *("errors", "deepspeed_rules", "nearest", "batch", "setting", "trace", "job", "findings", "effective"),
-    *("known_keys", "known_versions", "readers", "mismatches", "mend", "doctor", "commands"),
+    *("installed_keys", "known_keys", "known_versions", "readers", "mismatches", "mend", "doctor", "commands"),
 )
 HEAVY = (
     "torch",
