@@ -55,7 +55,15 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    found = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    try:
+        found = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    except ModuleNotFoundError as error:
+        if _HOMES[name] != "training" or str(error.name).startswith(__name__):
+            raise
+        from dsaccum_helpers.errors import DsaccumError
+
+        remedy = 'pip install "dsaccum-helpers[course]", or make install in a clone'
+        raise DsaccumError(f"{name} needs {error.name}, which is not installed. Smallest fix: {remedy}.") from None
     globals()[name] = found
     return found
 

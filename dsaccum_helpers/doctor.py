@@ -10,6 +10,12 @@ from dsaccum_helpers.findings import SEVERITIES, Report
 from dsaccum_helpers.job import Fact, Job, JobError, Source
 from dsaccum_helpers.mismatches import GROUPS, find, load
 
+#: Log events that belong to the number of processes with which that job ran.
+OF_THE_WORLD = (
+    *("product-assertion", "positive-assertion", "zero-division", "world-sizes", "started", "engine-world"),
+    *("init-alone", "checkpoint-world", "trainer-disagrees", "training-summary"),
+)
+
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -117,8 +123,9 @@ def diagnose(job: Job, select: Sequence[str] = (), ignore: Sequence[str] = ()) -
 def _one_job(job: Job, select: Sequence[str], ignore: Sequence[str]) -> Report:
     faults: list[str] = []
     found = [finding for code in _codes(job) for finding in _asked(code, job, faults)]
-    found = _without_repetition([finding for finding in found if not _ignored(job, finding)])
-    wanted = [f for f in found if (not select or f.code in select) and f.code not in ignore]
+    # What is left out by hand neither stands for others nor leaves its consequences behind.
+    found = [finding for finding in found if finding.code not in ignore and not _ignored(job, finding)]
+    wanted = [finding for finding in _without_repetition(found) if not select or finding.code in select]
     numbers = effective(job)
     report = Report(wanted, numbers.batch(), numbers.sources(), numbers.missing, framework=job.framework)
     report.faults = faults
@@ -192,8 +199,10 @@ def at_worlds(job: Job, sizes: Iterable[int], **options: Any) -> dict[int, Repor
     for size in sizes:
         if size < 1:
             raise JobError(f"--for {size}: a number of processes is a positive integer. Smallest fix: --for 4,8.")
-        job.set("processes", size)
-        reports[size] = diagnose(job, **options)
-    job.set("processes", None)
-    job.facts |= {"processes": launched} if launched else {}
+        other = job.with_config(job.config) if job.config else job.with_config(None)
+        other.facts = {**job.facts, "processes": [Fact(size, Source("--for", key="processes"))]}
+        if not launched or launched[0].value != size:
+            # What a log says of the world that ran is no evidence about another one.
+            other.events = [event for event in job.events if event.kind not in OF_THE_WORLD]
+        reports[size] = diagnose(other, **options)
     return reports

@@ -53,6 +53,8 @@ def run(options: Options) -> int:
         say(one.get("diff") or plain("{file} is mended; the old file is {kept}.".format(**one)) + "\n")
     for code, fix in result.done:
         complain(f"{'mended' if options.write else '--write would mend'} {code}: {fix.description}")
+        if code in result.passed_over:
+            complain(f"  (the first fix of the report changes no config file: {result.passed_over[code].description})")
     if not mended and before.findings:
         complain("no finding is mended by a change of a JSON or YAML file; what to do stands in the report")
     if not mended or (options.write and result.report.verdict != "ok"):

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dsaccum_helpers.batch import KEYS, BatchError, resolve_batch
 from dsaccum_helpers.effective.owners import ACCUMULATION, PER_DEVICE, TRAINERS, fills_in, given
 from dsaccum_helpers.effective.world import parallel, processes, shared, whole
-from dsaccum_helpers.job import Fact
+from dsaccum_helpers.job import Fact, Source
 
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Effective:
             self.missing += [f"What is {key}? Only the running job knows it: give --set {key}=N." for key in unknown]
         if not any(self.given) and job.framework not in ("accelerate", "lightning"):
             what = "training arguments" if job.framework in TRAINERS else "DeepSpeed config"
-            if job.config is None:
+            if job.config is None and not job.unreadable:
                 self.missing.append(f"Which batch numbers? Give the {what}, or --set train_micro_batch_size_per_gpu=N.")
 
     def batch(self) -> dict[str, int | None]:
@@ -122,14 +122,17 @@ class Effective:
         return {**known, "data_parallel_size": self.replicas}
 
     def sources(self) -> dict[str, str]:
-        """Number to ``file:line``."""
+        """Number to ``file:line``; ``given`` for what was handed over in Python."""
         facts = dict(zip(KEYS, (self.train, self.micro, self.steps), strict=True))
         facts["data_parallel_size"] = self.processes if self.replicas else None
-        return {
-            key: f"{fact.source.file}:{fact.source.line}" if fact.source.line else str(fact.source.file)
-            for key, fact in facts.items()
-            if fact and fact.source and fact.source.file
-        }
+        return {key: place(fact.source) for key, fact in facts.items() if fact and fact.source}
+
+
+def place(source: Source) -> str:
+    """``file:line``, the file alone, or ``given`` where there is none."""
+    if not source.file:
+        return "given"
+    return f"{source.file}:{source.line}" if source.line else str(source.file)
 
 
 def effective(job: Job) -> Effective:

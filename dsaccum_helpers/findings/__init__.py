@@ -130,6 +130,10 @@ class Report:
 
         return as_text(self)
 
+    def __repr__(self) -> str:
+        # What a plain Python prompt shows: the report, not an address.
+        return str(self).rstrip()
+
     def _repr_html_(self) -> str:
         from dsaccum_helpers.findings.html import as_html
 

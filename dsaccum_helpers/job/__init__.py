@@ -119,10 +119,10 @@ class Job:
             return []
         return [one for one in self.configs if one.kind == "file" and one is not self.config]
 
-    def with_config(self, config: Config) -> Job:
+    def with_config(self, config: Config | None) -> Job:
         """The same job with this config and no other."""
         other = Job.__new__(Job)
-        other.__dict__.update({**self.__dict__, "configs": [config]})
+        other.__dict__.update({**self.__dict__, "configs": [config] if config else []})
         return other
 
     def add(self, name: str, value: Any, source: Source | None = None) -> None:

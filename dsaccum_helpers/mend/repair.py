@@ -35,6 +35,8 @@ class Repair:
         self.originals = originals
         self.texts: dict[str, tuple[str, str]] = {}
         self.done: list[tuple[str, Fix]] = []
+        #: code to the first fix of its finding, where that one is no change of a file and another one was made
+        self.passed_over: dict[str, Fix] = {}
         self.report = report
 
     def content(self, name: str) -> bytes:
@@ -78,6 +80,8 @@ def repair(job: Job, diagnose: Callable[[Job], Report], originals: Originals) ->
         finding, fix, places, job, result.report = step
         changes = [*(old for old in changes if old[0] not in dict(places)), *places]
         result.done.append((finding.code, fix))
+        if finding.fixes[0].description != fix.description:
+            result.passed_over[finding.code] = finding.fixes[0]
     after = mended(changes, originals.text)
     result.texts = {name: (originals.text(name), text) for name, text in after.items() if text != originals.text(name)}
     return result

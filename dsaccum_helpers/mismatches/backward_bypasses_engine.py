@@ -59,6 +59,10 @@ class BackwardBypassesEngine(Mismatch):
         if known.stage == 0:
             message += "At ZeRO-0 that is refused (RuntimeError), or in older versions neither divided nor reduced."
             return self.found(message, [event.source], [fix])
+        if _in_fp16(job):
+            message += "In fp16 the loss scale is left out then: DeepSpeed raises RuntimeError, or with a static scale "
+            message += "the gradients are divided by a scale that was never applied."
+            return self.found(message, [event.source], [fix])
         if version is None:
             message += f"From DeepSpeed {_SUPPORTED_SINCE} on this is right at ZeRO-1 to 3; before it gradients are "
             message += "neither divided nor reduced. Which version runs? Give --have deepspeed==VERSION."
@@ -74,6 +78,10 @@ class BackwardBypassesEngine(Mismatch):
 
 
 def scales_direct(event: Event, stage: int | None, job: Job) -> bool:
-    """Does a hook of this version divide the loss of a direct backward as engine.backward does?"""
+    """Does a hook divide the loss of a direct backward as engine.backward does? A version that is not said is new."""
     raw = event.actor is not None and event.actor.kind == "deepspeed"
-    return raw and stage in (1, 2, 3) and older(job, "deepspeed", _SUPPORTED_SINCE) is False
+    return raw and stage in (1, 2, 3) and not older(job, "deepspeed", _SUPPORTED_SINCE)
+
+
+def _in_fp16(job: Job) -> bool:
+    return job.config is not None and job.config.get("fp16", "enabled") is True

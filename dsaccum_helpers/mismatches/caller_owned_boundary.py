@@ -91,7 +91,7 @@ def _fault(pair: Pair, known: Setup) -> str:
     from dsaccum_helpers.mismatches.windows import at, count_divisions, own_count
 
     own, gas = own_count(pair, known), known.gas
-    scaled = pair.backward.info["scaled"]
+    scaled = pair.backward.info.get("scaled", True)
     whole = own if isinstance(own, int) else None
     kinds = {kind for kind, _ in count_divisions(pair.backward, whole or gas)}
     where = f"({at(pair.backward)}, {at(pair.step)})"

@@ -46,7 +46,9 @@ def _of_program(program: Program, known: Setup, job: Job) -> Iterator[str]:
 def _of_pair(program: Program, pair: Pair, known: Setup) -> str:
     name, count = pair.engine.name, known.gas or "its accumulation steps"
     places = f"{name}.backward ({at(pair.backward)}) and {name}.step() ({at(pair.step)})"
-    divides = "divides by it" if pair.backward.info["scaled"] else "is told not to divide (scale_wrt_gas=False)"
+    divides = (
+        "divides by it" if pair.backward.info.get("scaled", True) else "is told not to divide (scale_wrt_gas=False)"
+    )
     if sets_boundary(program, pair.engine):
         return f"{places}: the script says which micro-batch is the last of a window, and the engine keeps to that."
     if known.managed is False:

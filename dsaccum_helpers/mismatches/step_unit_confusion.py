@@ -71,17 +71,21 @@ class StepUnitConfusion(Mismatch):
             return
         total, words = planned
         batches = micro_batches(job) or total * count
-        for name, fact in _intervals_of(job):
-            if total < fact.value <= batches:
-                short = name.rpartition(".")[2]
-                text = (
-                    f"{short} {fact.value} counts optimizer steps, and {words}: step {fact.value} never comes. Counted "
-                    f"in micro-batches, {count} of which make a step, it would come {batches // fact.value} times."
-                )
-                value = min(total, max(1, fact.value // count))
-                fix = Fix(f"{short} {value}, in optimizer steps.", {name: value})
-                consequence = f"What {short} stands for never happens in this run; the training itself is right."
-                yield self.found(text, [fact.source], [fix], severity="warning", consequence=consequence)
+        late = {name: fact for name, fact in _intervals_of(job) if total < fact.value <= batches}
+        if not late:
+            return
+        said = " and ".join(f"{name.rpartition('.')[2]} {fact.value}" for name, fact in late.items())
+        times = " and ".join(f"{batches // fact.value} times" for fact in late.values())
+        text = (
+            f"{said} count{'s' * (len(late) == 1)} optimizer steps, and {words}, so that step never comes. Counted in "
+            f"micro-batches, {count} of which make a step, it would come {times}."
+        )
+        values = {name: min(total, max(1, fact.value // count)) for name, fact in late.items()}
+        mended = " and ".join(f"{name.rpartition('.')[2]} {value}" for name, value in values.items())
+        consequence = "What is to be done at that interval never happens in this run; the training itself is right."
+        where = [fact.source for fact in late.values()]
+        fix = Fix(f"{mended}, in optimizer steps.", values)
+        yield self.found(text, where, [fix], severity="warning", consequence=consequence)
 
     def _length(self, job: Job) -> Iterator[Finding]:
         """``max_steps`` that is exactly the number of micro-batches."""

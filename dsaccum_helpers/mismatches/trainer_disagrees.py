@@ -253,13 +253,14 @@ def _argument_fixes(job: Job, rows: list[Row]) -> Iterator[Fix]:
         if row.key not in KEYS:
             simple = row.argument.isidentifier()
             others |= {f"trainer.{row.argument}": row.value} if simple else {row.key: "auto"}
-    stated = [whole(job.config.get(key)) if job.config else None for key in (MICRO, STEPS)]
+    stated = [config.get(key) or (whole(job.config.get(key)) if job.config else None) for key in (MICRO, STEPS)]
+    also = "".join(f", {name.removeprefix('trainer.')} {_shown(value)}" for name, value in others.items())
     for new_micro, new_steps in _cuts(config.get(TRAIN), world, stated, (micro, steps)):
         settings = _setting(job, new_micro, new_steps, world)
         product = f" ({settings[TRAIN]} = {new_micro} x {new_steps} x {world})" if world else ""
         yield Fix(
             f"Keep the config and change the arguments: per_device_train_batch_size {new_micro}, "
-            f"gradient_accumulation_steps {new_steps}{product}.",
+            f"gradient_accumulation_steps {new_steps}{also}{product}.",
             {**settings, **others},
         )
 

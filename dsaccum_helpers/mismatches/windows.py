@@ -101,7 +101,7 @@ def pairs(program: Program, kind: str = "deepspeed", steps: str = "step") -> Ite
             continue
         done = [event for event in events if event.kind == steps and event.actor is engine]
         for place, event in enumerate(events):
-            if event.kind != "backward" or event.actor is not engine or _coalesced(event):
+            if event.kind not in ("backward", "direct-backward") or event.actor is not engine or _coalesced(event):
                 continue
             step = _step_after(event, events[place:], done)
             if step is None:

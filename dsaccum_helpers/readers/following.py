@@ -24,8 +24,11 @@ _LARGEST = 1_000_000  # bytes; what is larger is data
 
 def configs(job: Job, folders: dict[str, str | None]) -> None:
     """Read the configs that something refers to, where they are there; ``folders``: given file to its folder."""
+    logs = {event.source.file for event in job.events} if job.configs else set()
     for fact in job.references:
         name = str(fact.value)
+        if fact.source.file in logs:
+            continue  # a config is given, and the log may be that of another machine
         if not _is_given(name, _read_files(job)):
             path = _found(name, folders.get(fact.source.file))
             if path:

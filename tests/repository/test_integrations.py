@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dsaccum_helpers import __version__
-
 ROOT = Path(__file__).resolve().parents[2]
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text())
 HOOK = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())[0]
@@ -45,8 +43,16 @@ def test_action_writes_annotations(text: str, status: int, command: Path, tmp_pa
 
 def test_action_installs_itself() -> None:
     assert ACTION["runs"]["using"] == "composite"
-    assert '"$GITHUB_ACTION_PATH"' in ACTION["runs"]["steps"][0]["run"]
-    assert all(step["shell"] == "bash" for step in ACTION["runs"]["steps"])
+    python, *ours = ACTION["runs"]["steps"]
+    lowest = re.search(r'requires-python = ">=([\d.]+)"', (ROOT / "pyproject.toml").read_text())
+    assert lowest
+    assert _parts(python["with"]["python-version"]) >= _parts(lowest[1])
+    assert '"$GITHUB_ACTION_PATH"' in ours[0]["run"]
+    assert all(step["shell"] == "bash" for step in ours)
+
+
+def _parts(version: str) -> list[int]:
+    return [int(part) for part in version.split(".")]
 
 
 def test_hook_checks_each_file_as_a_job_of_its_own(command: Path, tmp_path: Path) -> None:
@@ -59,6 +65,14 @@ def test_hook_checks_each_file_as_a_job_of_its_own(command: Path, tmp_path: Path
         done = subprocess.run(call, cwd=tmp_path, env=environment, capture_output=True, text=True)
         assert done.returncode == status, done.stderr
         assert done.stdout.count("train_micro_batch_size_per_gpu") >= len(given)
+
+
+def test_hook_hands_options_to_each_file(command: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"train_micro_batch_size_per_gpu": "auto"}')
+    environment = {**os.environ, "PATH": f"{command.parent}{os.pathsep}{os.environ['PATH']}"}
+    for given, status in ((["a.json"], 1), (["--framework=transformers", "a.json"], 0)):
+        call = [*shlex.split(HOOK["entry"]), *given]
+        assert subprocess.run(call, cwd=tmp_path, env=environment, capture_output=True).returncode == status
 
 
 @pytest.mark.parametrize(
@@ -79,8 +93,9 @@ def test_hook_takes_deepspeed_configs(name: str, meant: bool) -> None:
 
 def test_readme_shows_both() -> None:
     blocks = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)]
-    uses, hooks = (block[0] for block in blocks)
-    assert uses["uses"] == f"dsaccum/dsaccum@v{__version__}"
+    (checkout, uses), (hooks,) = blocks
+    assert checkout["uses"].startswith("actions/checkout@")
+    assert uses["uses"] == "dsaccum/dsaccum@main"
     assert set(uses["with"]) <= set(ACTION["inputs"])
-    assert hooks["rev"] == f"v{__version__}"
+    assert hooks["rev"] == "main"
     assert [hook["id"] for hook in hooks["hooks"]] == [HOOK["id"]]
