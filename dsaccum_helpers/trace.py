@@ -72,19 +72,16 @@ class Number:
         self.factor, self.symbols, self.over, self.alias = factor, symbols or {}, frozenset(over), alias
 
     def known(self, **given: Any) -> float | None:
-        """The number once the engine's own are put in; None where something is still unknown."""
-        result: float = self.factor
+        """The number once the engine's own are put in; None where something is still unknown, or it is not finite."""
+        result = self.factor
         for symbol, power in self.symbols.items():
             value = float(symbol.rsplit("=", 1)[1]) if symbol.startswith("=") else given.get(symbol)
             if not isinstance(value, int | float) or (power < 0 and not value):
                 return None
             result *= value**power
-        return int(result) if abs(result) < 1e15 and result == int(result) else result
-
-    @property
-    def is_gas(self) -> bool:
-        """Is it exactly the engine's own accumulation steps?"""
-        return self.symbols == {"gas": 1} and self.factor == 1
+        if abs(result) < 1e15:
+            return int(result) if result == int(result) else result
+        return result if result < float("inf") and result > float("-inf") else None
 
     @property
     def counts(self) -> bool:

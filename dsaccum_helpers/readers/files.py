@@ -64,10 +64,11 @@ def kept(path: Any) -> Any:
 def document(name: str, content: bytes, folder: str | None) -> Document:
     """The Document of these bytes; JobError where they are no text."""
     if len(content) > LARGEST:
-        raise JobError(f"{name} is larger than {LARGEST >> 20} MB. Smallest fix: give its last part (tail -n 10000).")
+        size = f"larger than {LARGEST >> 20} MB"
+        raise JobError(f"{_shown(name)} is {size}. Smallest fix: give its last part (tail -n 10000).")
     text, encoding = _decoded(name, content)
     if not text.strip():
-        raise JobError(f"{name} is empty. Smallest fix: give the file with its content, or leave it out.")
+        raise JobError(f"{_shown(name)} is empty. Smallest fix: give the file with its content, or leave it out.")
     ending = os.path.splitext(name)[1].lower()
     return Document(name, text.replace("\r\n", "\n").replace("\r", "\n"), folder, encoding, ending)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections import namedtuple
 
+from dsaccum_helpers.readers.launcher_options import count
+
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,7 +45,7 @@ def _parts(selection: str) -> dict[str, list[int] | None]:
     for part in selection.split("@"):
         name, colon, slots = part.strip().partition(":")
         numbers = [slot.strip() for slot in slots.split(",") if slot.strip()]
-        if name and all(number.isdigit() for number in numbers):
+        if name and all(re.fullmatch(r"[0-9]{1,5}", number) for number in numbers):
             parts[name] = sorted({int(number) for number in numbers}) if colon else None
         elif name:
             return {}
@@ -68,11 +70,9 @@ def selected(hosts: Mapping[str, int], options: Mapping[str, str]) -> Count:
         if name in chosen:
             chosen[name] = [] if slots is None else [slot for slot in chosen[name] if slot not in slots]
     sizes = [len(slots) for slots in chosen.values() if slots]
-    nodes, gpus = options.get("num_nodes", ""), options.get("num_gpus", "")
-    if nodes.isdigit() and int(nodes) > 0:
-        sizes = sizes[: int(nodes)]
-    if gpus.isdigit() and int(gpus) > 0:
-        sizes = [int(gpus)] * len(sizes)
+    sizes = sizes[: count(options.get("num_nodes"))]
+    if gpus := count(options.get("num_gpus")):
+        sizes = [gpus] * len(sizes)
     if not sizes:
         return Count(None, None, None)
     return Count(sum(sizes), len(sizes), sizes[0] if len(set(sizes)) == 1 else None)

@@ -29,9 +29,9 @@ _ROW = re.compile(r"([A-Za-z0-9][\w.-]*)\s+([0-9][\w.!+]*)(?:\s+\S.*)?$")
 
 def is_list(document: Document) -> bool:
     """Does every line name a package?"""
-    rows = _rows(document)
-    if (rows and _HEAD.match(rows[0])) or document.text.startswith(_CONDA) or _LOCKED.search(document.text[:500_000]):
+    if _is_table(document) or _LOCKED.search(document.text[:500_000]):
         return True
+    rows = _rows(document)
     listed = re.search(r"require|constraint|freeze|packages", document.name, re.I)
     return bool(
         rows
@@ -46,13 +46,19 @@ def read(document: Document, job: Job) -> None:
     for locked in _LOCKED.finditer(document.text[:5_000_000]):
         line = document.text.count("\n", 0, locked.start()) + 1
         job.have(locked[1], locked[2], Source(document.name, line))
-    if not _HEAD.match(_rows(document)[0]) and not document.text.startswith(_CONDA):
+    if not _is_table(document):
         read_lines(lines, document.name, job)
         return
     for number, line in enumerate(lines, 1):
         row = _ROW.match(line.strip())
         if row:
             job.have(row[1], row[2], Source(document.name, number))
+
+
+def _is_table(document: Document) -> bool:
+    """Is it what ``pip list`` or ``conda list`` prints: name and version side by side?"""
+    rows = _rows(document)
+    return document.text.startswith(_CONDA) or bool(rows and _HEAD.match(rows[0]))
 
 
 def _rows(document: Document) -> list[str]:

@@ -10,7 +10,7 @@ import re
 
 from dsaccum_helpers.job import Config, Source
 from dsaccum_helpers.readers import hostfile
-from dsaccum_helpers.readers.launcher_options import program_of, unwrapped
+from dsaccum_helpers.readers.launcher_options import count, program_of, unwrapped
 from dsaccum_helpers.readers.launchers import Around, launch_of, mpirun, srun
 from dsaccum_helpers.readers.shell import UNKNOWN, Command, Shell
 
@@ -160,13 +160,14 @@ def _batch_options(text: str, shell: Shell) -> dict[str, str]:
             name, value = (attached[1], attached[2]) if attached else (name, value)
             options[_BATCH_SHORT.get(name, name.replace("-", "_"))] = value.strip("'\"")
     nodes, tasks, per_node = (options.get(name, "") for name in ("nodes", "ntasks", "ntasks_per_node"))
-    if nodes.isdigit() and not tasks:
-        tasks = str(int(nodes) * int(per_node)) if per_node.isdigit() else "" if per_node else nodes
+    if count(nodes) and not tasks:
+        each = 1 if not per_node else count(per_node)
+        tasks = str(int(nodes) * each) if each else ""
     gpus = re.search(r"(\d+)$", options.get("gpus_per_node") or options.get("gres") or "")
     said = {"NNODES": nodes, "JOB_NUM_NODES": nodes, "NTASKS": tasks, "NPROCS": tasks, "NTASKS_PER_NODE": per_node}
     said |= {"GPUS_PER_NODE": gpus[1], "GPUS_ON_NODE": gpus[1]} if gpus else {}
     for name, value in said.items():
-        if value.isdigit():
+        if count(value):
             shell.variables[f"SLURM_{name}"] = value
     return options
 

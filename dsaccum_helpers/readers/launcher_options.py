@@ -99,7 +99,7 @@ def split(
         attached = re.fullmatch(r"([A-Za-z])(\d+)", name)
         if short and attached and attached[1] in short and not word.startswith("--"):
             name, equals, value = attached[1], "=", attached[2]
-        name = _full_name(name, flags, names, short or {})
+        name = _full_name(name, names, short or {})
         if equals or name in flags:
             options[name] = value
         elif at < len(words) and not _is_no_value(words, at, name):
@@ -110,7 +110,7 @@ def split(
     return options, list(words[at:])
 
 
-def _full_name(name: str, flags: Collection[str], names: Collection[str], short: Mapping[str, str]) -> str:
+def _full_name(name: str, names: Collection[str], short: Mapping[str, str]) -> str:
     """The option's full name: ``H`` is ``hostfile``, ``num_gpu`` is ``num_gpus``."""
     if name in short:
         return short[name]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from dsaccum_helpers.job import Source
 
-__all__ = ["Around", "launch_of"]
+__all__ = ["Around", "launch_of", "mpirun", "srun"]
 
 Around = namedtuple("Around", "launcher nodes tasks options", defaults=(None, None, None, None))
 Around.__doc__ = "What stands around a command: srun or mpirun, and how many nodes and tasks it starts."
@@ -230,6 +230,7 @@ def mpirun(rest: Sequence[str]) -> tuple[Around, list[str]]:
     options, words = split(rest, MPI_FLAGS, short=short, twice=twice)
     hosts = [part.partition(":") for part in options.get("host", "").split(",") if part]
     tasks = count(options.get("np"))
-    if tasks is None and "np" not in options and hosts and all(slots.isdigit() for _, _, slots in hosts):
-        tasks = sum(int(slots) for _, _, slots in hosts)
+    slots = [count(number) for _, _, number in hosts]
+    if tasks is None and "np" not in options and slots and all(slots):
+        tasks = sum(number or 0 for number in slots)
     return Around("mpirun", None, tasks, options), words

@@ -212,16 +212,16 @@ PATTERNS = (
     Pattern(
         "generation-batch",
         ("number of generations", "generations per prompt", "num_generations"),
-        r"(train|eval)\w*\s*batch\s*size\s*\(\s*(\d+(?:\s*\\?[*x\u00d7]\s*\d+)*)\s*\)\s*must\s*be\s*(?:evenly\s*)?divisible"
-        r"\s*by\s*(?:the\s*)?(?:number\s*of\s*generations|num_generations)[^()]{0,60}\(\s*(\d+)\s*\)",
+        r"(train|eval)\w*\s*batch\s*size\s*\(\s*(\d{1,18}(?:\s*\\?[*x\u00d7]\s*\d{1,18})*)\s*\)\s*must\s*be\s*(?:evenly\s*)?divisible"
+        r"\s*by\s*(?:the\s*)?(?:number\s*of\s*generations|num_generations)[^()]{0,60}\(\s*(\d{1,18})\s*\)",
         _generations,
         "trl",
     ),
     Pattern(
         "generation-batch",
         ("generation_batch_size", "num_generations"),
-        r"(generation_batch_size|global_batch_size|batch_size)\s*\(\s*(\d+(?:\s*[*x]\s*\d+)*)\s*\)\s*must\s*be\s*(?:evenly\s*)?"
-        r"divisible\s*by\s*[`']?(?:num_generations|the\s*number\s*of\s*generations)[^()]{0,40}\(\s*(\d+)\s*\)",
+        r"(generation_batch_size|global_batch_size|batch_size)\s*\(\s*(\d{1,18}(?:\s*[*x]\s*\d{1,18})*)\s*\)\s*must\s*be\s*(?:evenly\s*)?"
+        r"divisible\s*by\s*[`']?(?:num_generations|the\s*number\s*of\s*generations)[^()]{0,40}\(\s*(\d{1,18})\s*\)",
         _generations,
         "trl",
     ),

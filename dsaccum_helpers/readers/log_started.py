@@ -12,12 +12,12 @@ _COUNT = r"\s*(\d{1,7})\b"
 #: (how it is named, the word searched for, pattern), the best evidence first.
 _SAID = (
     ("dist_world_size", "dist_world_size", r"dist_world_size\s*=" + _COUNT),
-    ("the launcher's nnodes and num_local_procs", "num_local_procs", r"nnodes=(\d+),\s*num_local_procs=(\d+)"),
+    ("the launcher's nnodes and num_local_procs", "num_local_procs", r"nnodes=(\d{1,7}),\s*num_local_procs=" + _COUNT),
     ("global_world_sizes", "global_world_sizes", r"global_world_sizes=\[" + _COUNT),
-    ("torchrun's launch configs", "nproc_per_node", r"max_nodes\s*:\s*(\d+)\s+nproc_per_node\s*:\s*(\d+)"),
+    ("torchrun's launch configs", "nproc_per_node", r"max_nodes\s*:\s*(\d{1,7})\s+nproc_per_node\s*:\s*(\d{1,7})\b"),
     ("MPI settings", "Discovered MPI settings", r"world_size=" + _COUNT),
     ("Lightning's MEMBER", "MEMBER:", r"MEMBER:\s*\d+\s*/" + _COUNT),
-    ("Lightning", "All distributed processes registered", r"Starting with\s*(\d+)\s*process"),
+    ("Lightning", "All distributed processes registered", r"Starting with\s*(\d{1,7})\s*process"),
     ("Megatron's world size", "using world size", r"using world size:" + _COUNT),
     ("Num processes", "Num processes", r"Num processes\s*[:=]" + _COUNT),
     ("num_processes", "num_processes", r"\bnum_processes['\"]?\s*[:=]" + _COUNT),
@@ -30,9 +30,9 @@ _OTHER_WORLD = re.compile(
 )
 _DATA_WORK = re.compile(r"data|token|\bmap\b|worker|pool|preprocess|load", re.IGNORECASE)
 _PARALLEL = (
-    ("tensor_parallel", r"tensor-model-parallel[- ]size:\s*(\d+)"),
-    ("pipeline_parallel", r"pipeline-model-parallel[- ]size:\s*(\d+)"),
-    ("sequence_parallel", r"context-parallel[- ]size:\s*(\d+)"),
+    ("tensor_parallel", r"tensor-model-parallel[- ]size:\s*(\d{1,7})\b"),
+    ("pipeline_parallel", r"pipeline-model-parallel[- ]size:\s*(\d{1,7})\b"),
+    ("sequence_parallel", r"context-parallel[- ]size:\s*(\d{1,7})\b"),
 )
 
 

@@ -267,3 +267,41 @@ def test_standard_input_and_pipes(monkeypatch: pytest.MonkeyPatch) -> None:
     read([f"/dev/fd/{end}"], job)
     os.close(end)
     assert job.value("train_batch_size") == 4
+
+
+DIGITS = "9" * 5000  # more than Python turns into a number
+INITIALIZED = 'import deepspeed, torch\nengine, _, loader, _ = deepspeed.initialize(model=net, config="ds.json")\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("v.txt", "# packages in environment at /x:\n#\n"),
+        ("run.sh", "deepspeed --include a:² t.py\n"),
+        ("run.sh", f"deepspeed --include a:{DIGITS} t.py\n"),
+        ("run.sh", f"#SBATCH --nodes={DIGITS}\n#SBATCH --ntasks-per-node=²\nsrun python t.py\n"),
+        ("run.sh", f"mpirun -H a:²,b:{DIGITS} python t.py\n"),
+        ("x.log", f"[INFO] nnodes={DIGITS}, num_local_procs={DIGITS}\n"),
+        ("x.log", f"using world size: 4, tensor-model-parallel-size: {DIGITS}, x\n"),
+        ("x.log", f"All distributed processes registered. Starting with {DIGITS} processes\n"),
+        ("x.log", f"generation_batch_size (6) must be divisible by num_generations ({DIGITS})\n"),
+        ("x.log", f"world_size {DIGITS} != 4 * {DIGITS} * 2 batch related gradient_acc_step\n"),
+        ("a.py", INITIALIZED + "x = loader[1e999]\n"),
+        ("a.py", INITIALIZED + f"n = 1{'0' * 400}\nx, y, z = n / 2, 1 / n, n * 0.5\nengine.backward(x / n)\n"),
+        ("a.py", INITIALIZED + "n = 1e200 ** 2\n"),
+        ("a.py", INITIALIZED + "for x in torch.utils.data.DataLoader(d, batch_size=1e999):\n    engine.backward(x)\n"),
+        ("a.ipynb", json.dumps({"cells": [{"cell_type": "code", "source": "x = 'a\u2028b'\n"}], "nbformat": 4})),
+        (
+            "a.ipynb",
+            json.dumps({"cells": [{"cell_type": "code", "source": "%%file a.txt\nall words\n"}], "nbformat": 4}),
+        ),
+    ],
+)
+def test_odd_numbers_and_letters(name: str, text: str) -> None:
+    assert survives((name, text)) is not None
+
+
+def test_a_name_of_two_lines_is_said_in_one() -> None:
+    with pytest.raises(JobError, match=r"^a\?b\.json is empty\.") as caught:
+        read([("a\nb.json", "")], Job())
+    assert "\n" not in str(caught.value)

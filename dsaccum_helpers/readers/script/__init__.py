@@ -12,6 +12,7 @@ import re
 import warnings
 
 from dsaccum_helpers.job import JobError, Source
+from dsaccum_helpers.readers.arguments import typed
 from dsaccum_helpers.readers.script.interpreter import Interpreter
 from dsaccum_helpers.readers.script.notebook import notebook_source
 
@@ -68,7 +69,7 @@ def _parsed(source: str, name: str, places: Any) -> ast.Module:
         )
         reason = f"{name}, {where}: {error.msg}"
     except (ValueError, RecursionError, MemoryError, OverflowError) as error:
-        reason = f"{name}: {error or type(error).__name__}"
+        reason = f"{name}: {str(error) or type(error).__name__}"
     raise JobError(f"{reason}. This is not Python that can be read. Smallest fix: mend that line.")
 
 
@@ -86,24 +87,15 @@ def _words(job: Job) -> dict[str, Any]:
                 value = pending.pop(0)
             elif not equals:
                 continue
-            words[name.lstrip("-").replace("-", "_")] = _typed(value)
+            words[name.lstrip("-").replace("-", "_")] = typed(value)
     if (processes := job.value("processes")) is not None:
         words["world size"] = processes
     words |= {name: facts[0].value for name, facts in job.facts.items() if name.startswith("environment.")}
     return words
 
 
-def _typed(text: str) -> Any:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return {"true": True, "false": False}.get(text.lower(), text)
-
-
 def _note_ignored(source: str, name: str, places: Any, job: Job) -> None:
-    for line, text in enumerate(source.splitlines(), 1):
+    for line, text in enumerate(source.split("\n"), 1):  # a form feed ends no line for Python
         if "dsaccum" in text and (match := _IGNORE.search(text)):
             codes = {code.strip() for code in (match[1] or "").split(",") if code.strip()}
             job.ignored[name, places[line - 1][0] if places else line] = codes

@@ -63,9 +63,9 @@ class Expressions(Calls):
 
     def _Subscript(self, node: ast.Subscript, scope: Scope) -> Value:
         owner, key = self.eval(node.value, scope), self.eval(node.slice, scope)
-        place = number(key)
-        if place is not None and place.known() is not None:
-            return self.item(owner, int(place.known() or 0), node)
+        index = number(key)
+        if index is not None and (place := index.known()) is not None:
+            return self.item(owner, int(place), node)
         if isinstance(key, Constant) and isinstance(key.value, str):
             return self.entry(owner, key.value, node)
         if isinstance(owner, Mapping | Sequence) and engines_of(owner):

@@ -9,19 +9,14 @@ from dsaccum_helpers.job import JobError
 
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
 if TYPE_CHECKING:
+    from typing import Any
+
     Places = list[tuple[int, str]]  # for each line of the script: the line in its cell, and the cell
 
 _SHELL = re.compile(r"^(\s*)(?:[!%?]|\w+\s*=\s*[!%]).*$|^(\s*)[\w.]+\?{1,2}$")
 _OTHER_LANGUAGE = (
-    "%%bash",
-    "%%sh",
-    "%%html",
-    "%%javascript",
-    "%%writefile",
-    "%%script",
-    "%%latex",
-    "%%markdown",
-    "%%!",
+    *("%%bash", "%%sh", "%%!", "%%cmd", "%%script", "%%writefile", "%%file", "%%html", "%%HTML", "%%svg", "%%SVG"),
+    *("%%js", "%%javascript", "%%latex", "%%markdown", "%%perl", "%%ruby", "%%sql"),
 )
 
 
@@ -38,7 +33,7 @@ def notebook_source(text: str, file: str) -> tuple[str, Places]:
         if source.lstrip().startswith(_OTHER_LANGUAGE):
             continue
         going = False  # a shell line that a backslash continues on the next one
-        for line, content in enumerate(source.splitlines(), 1):
+        for line, content in enumerate(source.removesuffix("\n").split("\n"), 1):
             magic = None if going else _SHELL.match(content)
             lines.append("" if going else f"{magic[1] or magic[2] or ''}pass" if magic else content)
             places.append((line, f"cell {number}"))
@@ -46,5 +41,5 @@ def notebook_source(text: str, file: str) -> tuple[str, Places]:
     return "\n".join(lines) + "\n", places
 
 
-def _joined(source: object) -> str:
-    return source if isinstance(source, str) else "".join(str(line) for line in source)  # type: ignore[attr-defined]
+def _joined(source: Any) -> str:
+    return source if isinstance(source, str) else "".join(str(line) for line in source)

@@ -94,7 +94,10 @@ def as_number(value: Value, node: ast.expr) -> Number | None:
 
 def _of_numbers(operator: ast.operator, one: Number, other: Number) -> Number | None:
     """None where the result is not known, is no real number, or is larger than any batch: squares grow fast."""
-    made = _worked_out(operator, one, other)
+    try:
+        made = _worked_out(operator, one, other)
+    except OverflowError:
+        return None
     return made if made is not None and isinstance(made.factor, int | float) and abs(made.factor) < _LARGEST else None
 
 
