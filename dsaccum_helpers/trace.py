@@ -33,9 +33,11 @@ Guard = namedtuple("Guard", "kind count text source engines", defaults=(None, ""
 Guard.__doc__ = """A condition around an event.
 
 ``kind``: ``every`` (true once in ``count`` micro-batches), ``boundary`` (asks the engine or Accelerate), ``last``
-(the last of a group), ``data`` (depends on what a forward pass gave; ``engines`` says whose), ``failed`` (an exception
-was caught), ``static`` (the same all through the run, a command-line flag), ``other``; with ``not-`` in front for the
-opposite. ``count``: a Number, None where it is not known. ``text``: the condition as written, without a leading not.
+(the last of a group), ``count`` (a counter has come to ``count``), ``data`` (depends on what a forward pass gave;
+``engines`` says whose), ``failed`` (an exception was caught), ``static`` (the same all through the run, a command-line
+flag), ``other``; with ``not-`` in front for the opposite. A ``with`` block stands here too, by the name of what it
+enters: ``accumulate``, ``no_sync``, ``no-grad``, ``autocast``, ``coalesce_grad_reduction``. ``count``: a Number, None
+where it is not known. ``text``: the condition as written, without a leading not.
 """
 
 Division = namedtuple("Division", "value text source guards")
@@ -50,8 +52,11 @@ Event.__doc__ = """Something that the program does.
 
 ``kind``: ``forward``, ``backward`` (through the engine or Accelerate), ``direct-backward``, ``step``,
 ``optimizer-step``, ``zero-grad``, ``scheduler-step``, ``clip``, ``set-boundary``, ``train-batch``, ``no-sync``,
-``return-loss`` (to a Trainer), ``use-returned-loss``, ``count`` (a counter goes up by one), ``scale-counter``.
-``actor``: the Engine (or Wrapper) it is done to. ``loops``, ``guards``: outermost first. ``info``: dict.
+``return-loss`` (to a Trainer), ``use-returned-loss`` (what ``engine.backward`` gave goes into a call),
+``use-divided-loss`` (a divided loss goes into a call, for the log), ``count`` (a counter goes up by one),
+``scale-counter`` (a number is multiplied by the accumulation steps), ``swallowed`` (an exception is caught and training
+goes on). ``actor``: the Engine it is done to, None where that is not known. ``loops``, ``guards``: outermost first.
+``info``: a dict.
 """
 
 
@@ -118,7 +123,7 @@ class Loop:
 
 
 class Engine:
-    """A DeepSpeed engine, or the ``Wrapper`` of a framework that stands in for one.
+    """A DeepSpeed engine, or what stands in for one in a framework.
 
     ``kind``: ``deepspeed``, ``accelerate``, ``trainer`` (Hugging Face) or ``lightning``. ``config``: the Config or the
     path that it was made with, None where that is not known. ``pipeline``: made of a PipelineModule.
@@ -140,14 +145,13 @@ class Program:
     """The given scripts and notebooks together.
 
     ``events``: in order. ``engines``: those that appear. ``schedulers``: dicts with ``source``, ``owner`` (``engine``,
-    ``prepared`` or None) and ``total`` (a Number or None).
+    ``prepared``, ``lightning`` or None) and ``total`` (a Number or None).
     """
 
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.engines: list[Engine] = []
         self.schedulers: list[dict[str, Any]] = []
-        self.files: list[str] = []
         self.live: list[Event] | None = None  # worked out once, by the checks
 
     def of(self, engine: Engine | None, *kinds: str) -> list[Event]:

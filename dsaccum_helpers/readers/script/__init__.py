@@ -40,7 +40,6 @@ def read(files: Iterable[tuple[str, str]], job: Job) -> None:
         trees[name] = _parsed(source, name, places)
         _note_ignored(source, name, places, job)
     reader.read(trees)
-    reader.program.files = list(trees)
     if not _concerns_deepspeed(files, job):
         guessed = {engine for engine in reader.program.engines if engine.guessed}
         reader.program.events = [event for event in reader.program.events if event.actor not in guessed]

@@ -24,6 +24,7 @@ from dsaccum_helpers.readers.script.values import (
     Value,
     counted_over,
     graph_of,
+    lineage,
     weight,
 )
 from dsaccum_helpers.trace import is_count_name, named_count
@@ -79,7 +80,7 @@ class Calls(Library):
         while pending and seen < 50:
             value, seen = pending.pop(), seen + 1
             if isinstance(value, Tensor) and (value.returned or value.detached):
-                engine = next(iter(value.engines), None)
+                engine = self.engine_among(value.engines)
                 counted = [d for term in value.terms for d in term.divisions if d.value is not None and d.value.counts]
                 if value.returned:
                     self.emit("use-returned-loss", engine, node)
@@ -164,9 +165,9 @@ class Calls(Library):
             self.file = file
             self.running.discard(id(body))
             self.frames.pop()
-        return self.result(frame, body)
+        return self.result(frame)
 
-    def result(self, frame: Frame, body: Any) -> Value:
+    def result(self, frame: Frame) -> Value:
         """What a call gave back: its returned values joined, or a sequence of what it yielded."""
         if frame.yielded:
             made = Sequence(frame.yielded[-1:], open=True)
@@ -219,7 +220,6 @@ class Calls(Library):
             made.attributes.update(keywords)
             if method := self.method(made, "__post_init__"):
                 self.function(method, [], {}, node)
-        self.made.add(id(kind))
         return made
 
     def fields(self, kind: Class) -> list[str]:
@@ -229,15 +229,11 @@ class Calls(Library):
 
     def method(self, owner: Instance, name: str) -> Function | None:
         """A method of the object's class or of a base in the given files, bound to the object."""
-        pending, seen = [owner.kind], set()
-        while pending:
-            kind = pending.pop(0)
-            found = kind.attributes.get(name)
+        for kind in lineage(owner.kind):
+            found = kind.attributes.get(name) if isinstance(kind, Class) else None
             if isinstance(found, Function):
                 static = any(isinstance(d, ast.Name) and d.id == "staticmethod" for d in found.node.decorator_list)
                 return Function(found.node, found.closure, None if static else owner)
-            seen.add(id(kind))
-            pending += [base for base in kind.bases if isinstance(base, Class) and id(base) not in seen]
         return None
 
     def attribute(self, owner: Value, name: str, node: ast.Attribute) -> Value:
@@ -264,13 +260,8 @@ class Calls(Library):
         return self._new_attribute(owner, name)
 
     def _class_attribute(self, kind: Class, name: str) -> Value | None:
-        pending = [kind]
-        while pending:
-            one = pending.pop(0)
-            if name in one.attributes:
-                return one.attributes[name]
-            pending += [base for base in one.bases if isinstance(base, Class)]
-        return None
+        known = (one for one in lineage(kind) if isinstance(one, Class) and name in one.attributes)
+        return next((one.attributes[name] for one in known), None)
 
     def _new_attribute(self, owner: Value, name: str) -> Value:
         made: Value = Count(named_count(name, None), name) if is_count_name(name) else Unknown(name, owner.over)

@@ -77,7 +77,7 @@ class Expressions(Calls):
         if key in owner.attributes:
             return owner.attributes[key]
         if isinstance(owner, Reference) and owner.name == "os.environ":
-            return self.environment(key, None, node)
+            return self.environment(key, None)
         if isinstance(owner, Tensor):
             return owner
         if isinstance(owner, Mapping) and owner.name:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dsaccum_helpers.job import Config
+from dsaccum_helpers.readers.script.names import BATCH_SYMBOLS
 from dsaccum_helpers.readers.script.options import Options
 from dsaccum_helpers.readers.script.state import first_of, looks_like
 from dsaccum_helpers.readers.script.values import (
@@ -16,6 +17,7 @@ from dsaccum_helpers.readers.script.values import (
     Sequence,
     Unknown,
     Value,
+    lineage,
 )
 from dsaccum_helpers.trace import Engine, Number
 
@@ -32,11 +34,6 @@ _WITH_DEFAULT = (
     *("per_device_train_batch_size", "gradient_accumulation_steps", "max_grad_norm"),
     *("learning_rate", "adam_epsilon", "weight_decay"),
 )
-_BATCH_SYMBOLS = {
-    "gradient_accumulation_steps": "gas",
-    "train_micro_batch_size_per_gpu": "micro",
-    "train_batch_size": "train",
-}
 
 
 class Frameworks(Options):
@@ -45,7 +42,7 @@ class Frameworks(Options):
     def initialize(self, arguments: Values, keywords: Named, node: ast.Call) -> Value:
         """``deepspeed.initialize(...)``: engine, optimizer, loader, scheduler."""
         engine = self.engine("deepspeed", node, "engine")
-        model = keywords.get("model") or (arguments[1] if len(arguments) > 1 else None)
+        model = first_of(arguments, keywords, "model", place=1)
         engine.pipeline = isinstance(model, Role) and model.facts.get("pipeline", False)
         config = keywords.get("config") or keywords.get("config_params")
         namespace = first_of(arguments, keywords, "args")
@@ -114,7 +111,7 @@ class Frameworks(Options):
                 known = value.value
             elif isinstance(value, Count):
                 known = value.number.known(world=self.words.get("world size"))
-            if known is None and not path and key in _BATCH_SYMBOLS and not isinstance(value, Constant):
+            if known is None and not path and key in BATCH_SYMBOLS and not isinstance(value, Constant):
                 known = f"<{value.name or key}>"  # somebody fills it in: not the same as a missing key
             if known is None:
                 continue
@@ -126,11 +123,11 @@ class Frameworks(Options):
 
     def config_entry(self, key: str) -> Value:
         """``config["gradient_accumulation_steps"]`` of a config that was read from a file."""
-        if key in _BATCH_SYMBOLS:
-            return Count(Number(1, {_BATCH_SYMBOLS[key]: 1}), key)
+        if key in BATCH_SYMBOLS:
+            return Count(Number(1, {BATCH_SYMBOLS[key]: 1}), key)
         return Unknown(key)
 
-    def accelerator(self, arguments: Values, keywords: Named, node: ast.Call) -> Value:
+    def accelerator(self, keywords: Named, node: ast.Call) -> Value:
         """``Accelerator(...)``."""
         self.speakers.append(("accelerate", self.source(node)))
         self.learn("accelerator.present", True, node)
@@ -140,8 +137,6 @@ class Frameworks(Options):
             steps = plugin.facts.get("steps")
         if isinstance(steps, Count) and (known := steps.number.known()) is not None:
             self.learn("accelerator.gradient_accumulation_steps", known, node)
-        elif steps is not None:
-            self.learn("accelerator.steps_unknown", True, node)
         deepspeed = keywords.get("deepspeed_plugin")
         if isinstance(deepspeed, Role) and isinstance(deepspeed.facts.get("config"), Constant):
             self.references.append((deepspeed.facts["config"].value, deepspeed.source))
@@ -181,9 +176,9 @@ class Frameworks(Options):
             self.emit("no-sync", engine, node)
             return Role("context", self.source(node), kind="no_sync")
         if name in ("clip_grad_norm_", "clip_grad_value_"):
-            self.emit("clip", engine, node, by=name, accelerate=True)
+            self.emit("clip", engine, node, by=name)
             return Unknown(name)
-        return Unknown(name) if name not in ("unwrap_model",) or not arguments else arguments[0]
+        return arguments[0] if name == "unwrap_model" and arguments else Unknown(name)
 
     def _prepared(self, value: Value, engine: Engine, node: ast.Call) -> Value:
         made = self._prepared_as(value, engine, node)
@@ -197,18 +192,17 @@ class Frameworks(Options):
 
     def _prepared_as(self, value: Value, engine: Engine, node: ast.Call) -> Value:
         if isinstance(value, Role) and value.role in ("optimizer", "scheduler", "loader"):
-            value.engine, value.facts["prepared"] = engine, True
-            if value.role == "scheduler":
-                value.facts["owner"] = "prepared"
+            value.engine = engine
+            value.facts.update({"owner": "prepared"} if value.role == "scheduler" else {"prepared": True})
             return value
         if looks_like(value, "optim", "opt"):
             return Role("optimizer", self.source(node), engine, prepared=True)
         if looks_like(value, "sched"):
-            return Role("scheduler", self.source(node), engine, prepared=True, owner="prepared")
+            return Role("scheduler", self.source(node), engine, owner="prepared")
         if looks_like(value, "loader", "data", "_dl", "batches"):
-            return Role("loader", self.source(node), engine, prepared=True)
+            return Role("loader", self.source(node), engine)
         if isinstance(value, Instance | Unknown | Reference | Role | Sequence):
-            return Role("engine", self.source(node), engine, prepared=True)
+            return Role("engine", self.source(node), engine)
         return value
 
     def lightning_trainer(self, keywords: Named, node: ast.Call) -> Value:
@@ -268,13 +262,4 @@ class Frameworks(Options):
 
     def base_names(self, kind: Class) -> set[str]:
         """The last parts of the names of all classes that a class derives from."""
-        found: set[str] = set()
-        pending: Values = list(kind.bases)
-        while pending and len(found) < 50:
-            base = pending.pop()
-            found.add(base.name.rsplit(".", 1)[-1])
-            if isinstance(base, Class):
-                pending += base.bases
-            elif isinstance(base, Reference):
-                found.add(base.name)
-        return found
+        return {base.name.rsplit(".", 1)[-1] for base in lineage(kind)[1:]}

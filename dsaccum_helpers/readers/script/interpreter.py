@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 
 from dsaccum_helpers.readers.script.calls import Frame
-from dsaccum_helpers.readers.script.options import Options
 from dsaccum_helpers.readers.script.state import Exhausted
 from dsaccum_helpers.readers.script.statements import Statements
 from dsaccum_helpers.readers.script.values import Class, Constant, Function, Instance, Mapping, Scope, Tensor
@@ -37,9 +36,7 @@ class Interpreter(Statements):
                 self.module(stem)
             self._uncalled()
         except (Exhausted, RecursionError):
-            self.exhausted = True
-
-    exhausted = False
+            pass  # what was understood until here stands
 
     def _prepare(self, file: str, tree: ast.Module) -> None:
         """Which function is in which file, and which attributes are counters."""
@@ -59,9 +56,9 @@ class Interpreter(Statements):
             outer = self.file, self.loops, self.guards
             self.file, self.loops, self.guards = self.trees[stem][0], [], []
             scope = Scope()
-            made.attributes = scope.names
+            made.attributes = scope.names  # also while it is read, for modules that import each other
             self.block(self.trees[stem][1].body, scope)
-            made.attributes = scope.names
+            made.attributes = scope.names  # an ``if`` puts another dict in the place of the first one
             self.file, self.loops, self.guards = outer
         return self.modules[stem]
 
@@ -73,7 +70,7 @@ class Interpreter(Statements):
     def _FunctionDef(self, node: Any, scope: Scope) -> None:
         super()._FunctionDef(node, scope)
         if node.decorator_list:
-            self.options[id(node)] = Options.decorated(self, node)
+            self.options[id(node)] = self.decorated(node)
 
     _AsyncFunctionDef = _FunctionDef
 

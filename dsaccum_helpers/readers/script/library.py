@@ -49,7 +49,7 @@ class Library(Sequences):
     def _of_deepspeed(self, name: str, last: str, arguments: Values, keywords: Named, node: ast.Call) -> Value | None:
         if name in ("deepspeed.initialize", "deepspeed.runtime.engine.DeepSpeedEngine", "deepspeed.DeepSpeedEngine"):
             return self.initialize(arguments, keywords, node)
-        if last in ("PipelineModule",):
+        if last == "PipelineModule":
             return Role("model", self.source(node), pipeline=True)
         if last == "add_config_arguments" and arguments:
             return arguments[0]
@@ -57,7 +57,7 @@ class Library(Sequences):
 
     def _of_accelerate(self, name: str, last: str, arguments: Values, keywords: Named, node: ast.Call) -> Value | None:
         if last == "Accelerator":
-            return self.accelerator(arguments, keywords, node)
+            return self.accelerator(keywords, node)
         if last in ("DeepSpeedPlugin", "GradientAccumulationPlugin"):
             return self.plugin(last, arguments, keywords, node)
         return None
@@ -85,9 +85,9 @@ class Library(Sequences):
             return Role("optimizer", self.source(node))
         if last in ("clip_grad_norm_", "clip_grad_value_", "clip_grad_norm"):
             target = first_of(arguments, keywords, "parameters")
-            engine = target.engine if isinstance(target, Role) else next(iter(engines_of(target)), None)
+            engine = target.engine if isinstance(target, Role) else self.engine_among(engines_of(target))
             if engine is not None:
-                self.emit("clip", engine, node, by=last, accelerate=False)
+                self.emit("clip", engine, node, by=last)
             return Unknown(last)
         if last.endswith("LR") or "schedule" in last.lower() or last.endswith("Scheduler"):
             return self._scheduler(last, arguments, keywords, node)
@@ -107,8 +107,8 @@ class Library(Sequences):
             total = arguments[-1]
         optimizer = first_of(arguments, keywords, "optimizer")
         engine = optimizer.engine if isinstance(optimizer, Role) else None
-        made = Role("scheduler", self.source(node), engine, owner=None, total=number(total), name=last)
-        made.facts["source"], made.facts["optimizer"] = self.source(node), optimizer
+        made = Role("scheduler", self.source(node), engine, owner=None, total=number(total))
+        made.facts["source"] = made.source
         self.program.schedulers.append(made.facts)
         return made
 
@@ -121,10 +121,8 @@ class Library(Sequences):
             default = arguments[1] if len(arguments) > 1 else None
             if isinstance(default, Constant) and isinstance(default.value, str) and default.value.isdigit():
                 default = Count(Number(int(default.value)))
-            return self.environment(str(arguments[0].value), default, node)
-        if name in ("json.load", "hjson.load", "yaml.safe_load") and arguments:
-            return self._loaded(arguments[0])
-        if name in ("json.loads",) and arguments:
+            return self.environment(str(arguments[0].value), default)
+        if name in ("json.load", "json.loads", "hjson.load", "yaml.safe_load") and arguments:
             return self._loaded(arguments[0])
         return None
 
@@ -133,11 +131,11 @@ class Library(Sequences):
         return made if made.name else Unknown("config")
 
     def _sampler(self, arguments: Values, keywords: Named, node: ast.Call) -> Role:
-        size = keywords.get("batch_size") or (arguments[1] if len(arguments) > 1 else None)
+        size = first_of(arguments, keywords, "batch_size", place=1)
         return Role("sampler", self.source(node), batch_size=number(size))
 
     def _loader(self, arguments: Values, keywords: Named, node: ast.Call) -> Value:
-        size = keywords.get("batch_size") or (arguments[1] if len(arguments) > 1 else None)
+        size = first_of(arguments, keywords, "batch_size", place=1)
         made = Role("loader", self.source(node), batch_size=number(size) if size else Number(1))
         nothing = isinstance(size, Constant) and size.value is None
         made.facts["hidden"] = nothing or "batch_sampler" in keywords

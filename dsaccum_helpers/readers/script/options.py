@@ -37,7 +37,7 @@ class Options(Roles):
             return Count(named_count(name, value) if is_count_name(name) else Number(value), name)
         return Constant(value, name)
 
-    def environment(self, name: str, default: Value | None, node: ast.AST) -> Value:
+    def environment(self, name: str, default: Value | None) -> Value:
         """An environment variable."""
         return self.setting(f"environment.{name}" if f"environment.{name}" in self.words else name, default)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dsaccum_helpers.readers.script.names import BATCH_SYMBOLS
 from dsaccum_helpers.readers.script.numbers import divided
 from dsaccum_helpers.readers.script.state import State, first_of, looks_like
 from dsaccum_helpers.readers.script.values import (
@@ -50,12 +51,10 @@ class Roles(State):
 
     def call_role(self, role: Role, arguments: Values, keywords: Named, node: ast.Call) -> Value:
         """Calling the object itself."""
-        if role.role in ("engine", "module") and role.engine is not None:
-            return self.forward(role.engine, arguments, keywords, node)
-        if role.role == "model" and role.engine is not None:
+        if role.role in ("engine", "module", "model") and role.engine is not None:
             return self.forward(role.engine, arguments, keywords, node)
         if role.role == "model":
-            return Tensor(engines_of(*arguments), over=())
+            return Tensor(engines_of(*arguments))
         return Unknown()
 
     def call_method(self, owner: Value, name: str, arguments: Values, keywords: Named, node: ast.Call) -> Value | None:
@@ -99,8 +98,7 @@ class Roles(State):
 
     def _tensor_method(self, tensor: Tensor, name: str, arguments: Values, node: ast.Call) -> Value:
         if name == "backward":
-            engine = next((e for e in tensor.engines), None)
-            self.emit("direct-backward", engine, node, loss=tensor)
+            self.emit("direct-backward", self.engine_among(tensor.engines), node, loss=tensor)
             return Constant(None)
         if name in ("div", "div_", "true_divide") and arguments:
             made = divided(tensor, arguments[0], node.args[0], self.source(node), tuple(self.guards))
@@ -123,7 +121,7 @@ class Roles(State):
         if name in ("step", "zero_grad", "train_batch", "no_sync"):
             kinds = {"step": "step", "zero_grad": "zero-grad", "train_batch": "train-batch", "no_sync": "no-sync"}
             data = first_of(arguments, keywords, "data_iter")
-            self.emit(kinds[name], engine, node, on="engine", data=data, module=role.facts.get("module", False))
+            self.emit(kinds[name], engine, node, on="engine", data=data)
             return Tensor({engine}) if name == "train_batch" else Role("context", self.source(node), kind=name)
         if name == "coalesce_grad_reduction":
             return Role("context", self.source(node), kind=name)
@@ -132,16 +130,10 @@ class Roles(State):
             return Constant(None)
         if name == "is_gradient_accumulation_boundary":
             return self.boundary(node)
-        counts = {
-            "gradient_accumulation_steps": "gas",
-            "train_micro_batch_size_per_gpu": "micro",
-            "train_batch_size": "train",
-        }
-        if name in counts:
-            return Count(Number(1, {counts[name]: 1}), name)
+        if name in BATCH_SYMBOLS:
+            return Count(Number(1, {BATCH_SYMBOLS[name]: 1}), name)
         if name == "deepspeed_io":
-            made = Role("loader", self.source(node), engine, batch_size=Number(1, {"micro": 1}))
-            return made
+            return Role("loader", self.source(node), engine, batch_size=Number(1, {"micro": 1}))
         if name in ("parameters", "named_parameters", "module_parameters"):
             return Role("parameters", self.source(node), engine)
         if name in ("eval_batch", "forward"):
@@ -157,13 +149,8 @@ class Roles(State):
         if isinstance(loss, Sequence) and loss.items:
             loss = loss.items[0]
         tensor = loss if isinstance(loss, Tensor) else Tensor((), over=loss.over if loss else ())
-        self.emit(
-            "backward",
-            engine,
-            node,
-            loss=tensor,
-            scaled=not (isinstance(scaled, Constant) and scaled.value is False),
-        )
+        unscaled = isinstance(scaled, Constant) and scaled.value is False
+        self.emit("backward", engine, node, loss=tensor, scaled=not unscaled)
         returned = Tensor({engine}, tensor.terms)
         returned.returned = engine.kind == "deepspeed"
         return returned
@@ -182,7 +169,7 @@ class Roles(State):
         if name == "step":
             self.emit("optimizer-step", role.engine, node, prepared=role.facts.get("prepared", False))
         elif name == "zero_grad":
-            self.emit("zero-grad", role.engine, node, on="optimizer", prepared=role.facts.get("prepared", False))
+            self.emit("zero-grad", role.engine, node, on="optimizer")
         elif name == "backward":  # the old FP16_Optimizer and the ZeRO optimizers have one
             self.emit("direct-backward", role.engine, node, loss=first_of(arguments, keywords, "loss"))
         return Constant(None)
@@ -201,7 +188,7 @@ class Roles(State):
     def by_hand(self, kind: str, role: Role, source: Source) -> None:
         """Gradients are cleared or clipped parameter by parameter: one event for the loop over all of them."""
         loops = tuple(loop for loop in self.loops if loop.over != "parameters")
-        info = {"on": "optimizer", "by": "clamp_", "accelerate": False}
+        info = {"on": "optimizer", "by": "clamp_"}
         self.program.events.append(Event(kind, role.engine, source, loops, tuple(self.guards), info))
 
     def _on_loader(self, role: Role, name: str, arguments: Values, keywords: Named, node: ast.Call) -> Value | None:
@@ -241,7 +228,7 @@ class Roles(State):
             self.emit("optimizer-step", None, node, prepared=False)
         if name == "step" and looks_like(owner, *_SCHEDULERS):
             self.emit("scheduler-step", None, node, scheduler={})
-        if name in ("is_gradient_accumulation_boundary",):
+        if name == "is_gradient_accumulation_boundary":
             return self.boundary(node)
         if name in _GAS or name == "train_micro_batch_size_per_gpu":
             return Count(Number(1, {"gas" if name in _GAS else "micro": 1}), name)

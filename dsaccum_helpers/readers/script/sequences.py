@@ -144,7 +144,6 @@ class Sequences(Frameworks):
         if isinstance(value, Role) and value.role in ("loader", "iterator"):
             made = Role("iterator", value.source, value.engine, **value.facts)
             made.facts["item"] = Sequence([index, value.facts.get("item") or Unknown(element_of=id(value))])
-            made.facts["origin"] = value
         else:
             made = opened(Sequence([index, self.item(value, None, None)]))
             made.name = value.name

@@ -18,6 +18,7 @@ from dsaccum_helpers.trace import Engine, Event, Guard, Loop, Number, Program
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
 if TYPE_CHECKING:
     import ast
+    from collections.abc import Collection
     from typing import Any
 
     from dsaccum_helpers.readers.script.values import Role, Scope
@@ -46,7 +47,6 @@ class State:
         self.visits: dict[int, int] = {}
         self.functions: list[Function] = []
         self.classes: list[Class] = []
-        self.made: set[int] = set()
         #: function node to file; node-specific options of a decorated command; attribute names that are counters
         self.files: dict[int, str] = {}
         self.options: dict[int, dict[str, Value]] = {}
@@ -100,7 +100,7 @@ class State:
 
     def module(self, name: str) -> Mapping | None:
         """A module that is one of the given files."""
-        return self.modules.get(name) or self.modules.get(name.rsplit(".", 1)[-1])
+        raise NotImplementedError
 
     def eval(self, node: ast.expr, scope: Scope) -> Value:
         """The value of an expression."""
@@ -145,6 +145,10 @@ class State:
     def first_engine(self, kind: str) -> Engine | None:
         """The first engine of a kind."""
         return next((engine for engine in self.program.engines if engine.kind == kind), None)
+
+    def engine_among(self, engines: Collection[Engine]) -> Engine | None:
+        """The first of these engines that was made: a set of them has no order of its own."""
+        return next((engine for engine in self.program.engines if engine in engines), None)
 
     def engine(self, kind: str, node: Any, name: str, guessed: bool = False) -> Engine:
         """A new engine."""

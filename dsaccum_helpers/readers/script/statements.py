@@ -62,7 +62,7 @@ class Statements(Definitions):
         for target in node.targets:
             self.bind(target, value, scope)
             if isinstance(value, Count) and value.number.count_power == 1 and not value.number.counts:
-                self.emit("scale-counter", None, node, name=ast.unparse(target), number=value.number)
+                self.emit("scale-counter", None, node, name=ast.unparse(target))
 
     def _AnnAssign(self, node: ast.AnnAssign, scope: Scope) -> None:
         if node.value is not None:
@@ -164,6 +164,7 @@ class Statements(Definitions):
         self.eval(node.test, scope)
         self.block(node.body, scope)
         self.loops.pop()
+        self.block(node.orelse, scope)
 
     def _widen(self, loop: ast.stmt, scope: Scope) -> None:
         """What a loop changes has no fixed value in it: counters above all."""
@@ -201,7 +202,7 @@ class Statements(Definitions):
         for handler in node.handlers:
             source = self.source(handler)
             if jump(handler.body) not in ("raise", "function") and not raises(handler):
-                info = {"events": self.program.events[first:last], "how": jump(handler.body) or "pass"}
+                info = {"events": self.program.events[first:last]}
                 self.program.events.append(
                     Event("swallowed", None, source, tuple(self.loops), tuple(self.guards), info)
                 )

@@ -48,7 +48,7 @@ class Constant(Value):
 
 
 class Count(Value):
-    """A number, as far as it is known. ``flexible``: the command line may change it."""
+    """A number, as far as it is known."""
 
     __slots__ = ("number",)
 
@@ -148,8 +148,9 @@ class Instance(Value):
 class Role(Value):
     """An object of a library that matters here.
 
-    ``role``: ``engine``, ``module`` (what the engine wraps), ``model`` (a plain one), ``optimizer``, ``scheduler``,
-    ``loader``, ``iterator``, ``accelerator``, ``plugin``, ``parser``, ``trainer``, ``context``.
+    ``role``: ``engine``, ``module`` (what the engine wraps), ``model`` (a plain one), ``parameters``, ``parameter``,
+    ``gradient``, ``optimizer``, ``scheduler``, ``loader``, ``sampler``, ``iterator``, ``range``, ``accelerator``,
+    ``plugin``, ``strategy``, ``trainer``, ``parser``, ``namespace`` (what it gives), ``file``, ``context``.
     ``engine``: whose it is. ``facts``: what else is known.
     """
 
@@ -197,6 +198,19 @@ class Scope:
                 return scope.names[name]
             scope = scope.parent
         return None
+
+
+def lineage(kind: Class) -> list[Value]:
+    """The class and all that it derives from, the nearest first and each once."""
+    found: dict[int, Value] = {}
+    pending: list[Value] = [kind]
+    while pending:
+        level, pending = pending, []
+        for one in level:
+            if id(one) not in found:
+                found[id(one)] = one
+                pending += one.bases if isinstance(one, Class) else []
+    return list(found.values())
 
 
 def number(value: Value | None) -> Number | None:
@@ -257,7 +271,6 @@ def weight(value: Value) -> float:
 
 def preferred(old: Value, new: Value) -> Value:
     """Which of two values, set in two branches, counts: the one that has to do with an engine, else the later one."""
-
     return old if weight(old) > weight(new) else new
 
 
