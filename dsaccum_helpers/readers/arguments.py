@@ -196,11 +196,10 @@ def _refer(value: str, job: Job, source: Source) -> None:
     text = value
     if value.startswith("eyJ"):
         import base64
-        import binascii
 
         try:
             text = base64.b64decode(value + "==").decode()
-        except (binascii.Error, ValueError):
+        except ValueError:
             return
     if text.lstrip().startswith("{"):
         from dsaccum_helpers.readers import config
@@ -243,7 +242,9 @@ def _openrlhf(given: dict[str, Any], job: Job, source: Source) -> None:
     job.speak("openrlhf", source)
     keys = {"train_batch_size": "train_batch_size", "micro_train_batch_size": "train_micro_batch_size_per_gpu"}
     values: dict[str, Any] = {key: given[name] for name, key in keys.items() if name in given}
-    places = {(key,): (source.line, source.column) for key in values} if source.line else {}
+    places: dict[tuple[str, ...], tuple[int, int]] = {}
+    if source.line:
+        places = {(key,): (source.line, source.column) for key in values}
     if "zero_stage" in given:
         values["zero_optimization"] = {"stage": given["zero_stage"]}
     if "max_norm" in given:
@@ -251,6 +252,6 @@ def _openrlhf(given: dict[str, Any], job: Job, source: Source) -> None:
     if is_count(given.get("actor_num_nodes")) and is_count(given.get("actor_num_gpus_per_node")):
         job.add("processes", given["actor_num_nodes"] * given["actor_num_gpus_per_node"], source)
     if values:
-        job.configs.append(Config(values, source.file, places, "arguments"))  # type: ignore[arg-type]
+        job.configs.append(Config(values, source.file, places, "arguments"))
     rest = {name: value for name, value in given.items() if name not in keys and name != "zero_stage"}
     put(rest, job, lambda name: source._replace(key=name))

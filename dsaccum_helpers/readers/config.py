@@ -97,9 +97,10 @@ def read(document: Document, job: Job) -> bool | Parsed:
     A Parsed comes back where it is an object of another kind (arguments, Accelerate), False where it is no object.
     """
     text = document.text
-    begins = text[_START.match(text).end() :][:1]  # type: ignore[union-attr]
+    start = _START.match(text)
+    braced = text.startswith("{", start.end() if start else 0)
     named = document.ending in _ENDINGS
-    if (begins != "{" and not named) or (len(text) > _LARGEST and (_is_lines(text) or not named)):
+    if (not braced and not named) or (len(text) > _LARGEST and (_is_lines(text) or not named)):
         return False
     if len(text) > _LARGEST:
         raise JobError(f"{document.name} is too long for a config. Smallest fix: leave it out, or name the right file.")
@@ -196,7 +197,7 @@ def _unreadable(document: Document, parsed: Parsed) -> Unreadable:
         remedy = f"take away what stands after the object, from line {line}, column {column}"
     elif not text.lstrip().startswith(("{", "#", "/")):
         remedy = "take away what stands before the object's first brace"
-    elif bare and content is not None and words == "Expecting value":
+    elif bare and words == "Expecting value":
         remedy = f'write "{bare.group():.40}" in quotes on line {line}'
     return Unreadable(Source(document.name, line, column), f"{document.name}: {words}", remedy)
 

@@ -65,8 +65,8 @@ def read_yaml(document: Document, job: Job) -> bool:
         return True
     if not isinstance(values, dict):
         return False
-    named = document.name.lower()
-    if values.keys() & config.KEYS - {"train_batch_size", "gradient_clipping"} and config.is_config(values, named):
+    own = config.KEYS - {"train_batch_size", "gradient_clipping"}  # trainers have arguments of these names
+    if values.keys() & own and config.is_config(values, document.name):
         config.add(job, values, document.name, places)
     else:
         _launches(values, places, document.name, job)
@@ -81,7 +81,7 @@ def _launches(values: dict[str, Any], places: Places, file: str, job: Job) -> No
 
     for text, line in commands(values, places):
         if is_command(text):
-            launch.read("\n" * (line - 1) + text, file, job)
+            launch.read(text, file, job, line)
 
 
 def read(values: dict[str, Any], places: Places, file: str, job: Job) -> None:

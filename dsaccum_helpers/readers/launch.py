@@ -30,6 +30,12 @@ _HELPER = re.compile(
     r"download\w*|tokenize\w*|merge\w*|export\w*|plot\w*|setup|zero_to_fp32|ds_report|collect_env|visuali[sz]e\w*|"
     r"split\w*|build\w*|install\w*|check\w*|make_\w+|get_\w+)(?:[_.]|$)"
 )
+#: Frameworks, by a sign in the name of the program or by their own command.
+_SPEAKING = (
+    ("openrlhf", r"openrlhf", ()),
+    ("trl", r"^trl\b", ("trl",)),
+    ("transformers", r"^(?:llamafactory|axolotl)", ("llamafactory-cli", "axolotl", "swift")),
+)
 _QUIET = {"PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "HOME", "USER", "PS1", "LD_PRELOAD", "LIBRARY_PATH", "CPATH"}
 _PROMPT = re.compile(r"^[ \t]*(?:\([\w.-]+\)[ \t]*)?(?:[\w.-]+@[\w.-]+:\S*)?[$%][ \t]+", re.MULTILINE)
 _FENCE = re.compile(r"^[ \t]*(?:```.*|%%(?:bash|sh).*)$", re.MULTILINE)
@@ -206,15 +212,9 @@ def _put(launch: Launch, job: Job) -> None:
     if launch.launcher in ("accelerate", "trl"):
         _accelerate(launch, job)
     script = launch.script or ""
-    for speaker, sign in (
-        ("openrlhf", r"openrlhf"),
-        ("trl", r"^trl\b"),
-        ("transformers", r"^(?:llamafactory|axolotl)"),
-    ):
-        if re.search(sign, script) or (launch.launcher == speaker and speaker == "trl"):
+    for speaker, sign, launchers in _SPEAKING:
+        if re.search(sign, script) or launch.launcher in launchers:
             job.speak(speaker, source)
-    if launch.launcher in ("llamafactory-cli", "axolotl", "swift"):
-        job.speak("transformers", source)
     from dsaccum_helpers.readers.arguments import from_words
 
     from_words(_known_words(launch.words), job, source, script)

@@ -10,7 +10,7 @@ import re
 
 from dsaccum_helpers.job import Event, Source
 from dsaccum_helpers.readers.log_lines import Log
-from dsaccum_helpers.readers.log_patterns import PATTERNS, number
+from dsaccum_helpers.readers.log_patterns import PATTERNS
 
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dsaccum_helpers.readers.log_lines import Frame
     from dsaccum_helpers.readers.log_patterns import Pattern
 
-__all__ = ["Events", "read", "recognises"]
+__all__ = ["Events", "read"]
 
 _MOST = 300  # hits of one word that are looked at; more are the same words of more ranks
 _BUDGET = 1500  # hits in all
@@ -36,11 +36,6 @@ _SPEAKING = (
 )
 _CALL = re.compile(r"([A-Za-z_][\w.]{0,120})\s*\(")
 _DULL = {"<module>", "__init__", "wrapper", "__call__", "inner", "_call_impl", "_wrapped_call_impl", ""}
-_RECOGNISED = re.compile(
-    r"Traceback \(most recent call last\)|^\S*(?:Error|Exception): |\*{5} Running training|gradient_acc_step|"
-    r"\[(?:INFO|WARNING|ERROR)\]|\d+%\||^\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d|^\{'(?:eval_)?loss':|\[rank\d+\]",
-    re.MULTILINE,
-)
 
 
 class Events:
@@ -110,11 +105,6 @@ class Events:
         return list(dict.fromkeys(names))[:120]
 
 
-def recognises(text: str) -> bool:
-    """Is it a log or a traceback, going by its first part?"""
-    return bool(_RECOGNISED.search(text[:200_000]) or _RECOGNISED.search(text[-20_000:]))
-
-
 def read(text: str, file: str, job: Job) -> None:
     """Put everything that a log says into the job: events, processes, versions, printed configs, arguments."""
     from dsaccum_helpers.readers import log_config, log_faults, log_started, log_summary
@@ -140,9 +130,3 @@ def _rows_without_a_head(events: Events) -> None:
         values = pattern.values(re.match(r"[\s\S]*", window.text))
         if values and events.add(pattern.kind, values, at):
             events.job.speak("transformers", events.source(at))
-
-
-def counted(text: str) -> int | None:
-    """A number of processes, None where it is none."""
-    value = number(text)
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 10_000_000 else None

@@ -1,4 +1,4 @@
-"""What a log sums up: the block before training, the first losses, versions, skipped updates, arguments (pure)."""
+"""What a log sums up: the block before training, the first losses, versions, arguments (pure)."""
 
 from __future__ import annotations
 
@@ -57,13 +57,11 @@ _ARGUMENTS = frozenset(
 
 
 def read(events: Events) -> None:
-    """All of it."""
+    """training-summary and losses events; the versions and the arguments that are printed."""
     _summary(events)
     _losses(events)
     _versions(events)
     _arguments(events)
-    if (at := events.log.text.find("OVERFLOW!")) >= 0:
-        events.add("overflow", {}, at, events.log.text.count("OVERFLOW!"))
 
 
 def _summary(events: Events) -> None:

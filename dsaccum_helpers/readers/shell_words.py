@@ -142,7 +142,8 @@ def simple_commands(text: str, line: int = 1) -> Iterator[Simple]:
         if char == "\n":
             lexer.move(lexer.at + 1)
             state.documents(lexer)
-            yield from state.done("\n")
+            yield from state.done()
+            state = _Pending("\n")
         elif blank := _BLANK.match(lexer.text, lexer.at):
             lexer.move(blank.end())
         elif char == "#":
@@ -153,20 +154,22 @@ def simple_commands(text: str, line: int = 1) -> Iterator[Simple]:
             state.redirect(redirection[0], lexer)
         elif operator := _OPERATOR.match(lexer.text, lexer.at):
             lexer.move(operator.end())
-            yield from state.done(operator[0])
+            if not state.marks:  # else its here-document follows on the next line
+                yield from state.done()
+                state = _Pending(operator[0])
         elif char.isspace():
             lexer.move(lexer.at + 1)
         else:
             state.add(lexer)
-    yield from state.done("")
+    yield from state.done()
 
 
 class _Pending:
     """The command that is being put together."""
 
-    def __init__(self) -> None:
+    def __init__(self, before: str = "") -> None:
         self.words: list[str] = []
-        self.line, self.before = 0, ""
+        self.line, self.before = 0, before
         self.marks: list[tuple[str, bool]] = []
         self.heredoc: str | None = None
         self.target: str | None = None
@@ -195,15 +198,10 @@ class _Pending:
                 self.heredoc = lexer.heredoc(mark, dash)
         self.marks = []
 
-    def done(self, operator: str) -> Iterator[Simple]:
-        """The command is complete; its here-document may still follow on the next line."""
-        if operator != "\n" and self.marks and operator:
-            return
+    def done(self) -> Iterator[Simple]:
+        """The command that is now complete, if there is one."""
         if self.words:
-            text = " ".join(self.words)
-            yield Simple(self.words, self.line, text, self.before, self.heredoc, self.target)
-        self.__init__()  # type: ignore[misc]
-        self.before = operator
+            yield Simple(self.words, self.line, " ".join(self.words), self.before, self.heredoc, self.target)
 
 
 class Words:

@@ -282,7 +282,6 @@ SAID: list[tuple[str, str, dict[str, Any]]] = [
         "step-before-scheduler",
         {},
     ),
-    ("[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536, reducing to 32768", "overflow", {}),
     ("TypeError: '>' not supported between instances of 'str' and 'int'", "type-error", {"key": None, "file": None}),
     (
         "pydantic.error_wrappers.ValidationError: 1 validation error for DeepSpeedZeroConfig\nreduce_bucket_size\n"
@@ -602,7 +601,6 @@ PIECES = st.sampled_from(
 @given(st.one_of(st.lists(PIECES, max_size=30).map("".join), st.text(max_size=300)))
 def test_no_text_raises(text: str) -> None:
     job_of(text)
-    log.recognises(text)
 
 
 @pytest.mark.parametrize(
