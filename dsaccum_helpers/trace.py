@@ -152,7 +152,8 @@ class Program:
         self.events: list[Event] = []
         self.engines: list[Engine] = []
         self.schedulers: list[dict[str, Any]] = []
-        self.live: list[Event] | None = None  # worked out once, by the checks
+        #: What the checks have worked out of it, by name: a dozen of them ask for the same.
+        self.derived: dict[Any, Any] = {}
 
     def of(self, engine: Engine | None, *kinds: str) -> list[Event]:
         """The events of these kinds that are done to the engine (to any, where it is None)."""

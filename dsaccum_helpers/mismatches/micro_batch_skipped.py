@@ -78,16 +78,17 @@ def _training(inside: list[Event], event: Event) -> bool:
 
 def _condition(events: list[Event], pair: Pair) -> Guard | None:
     """A condition on the forward pass's result under which both backward and step stand."""
-    if pair.step is None or pair.inner:
+    engine, loops = pair.engine, pair.backward.loops
+    data = [g for g in pair.backward.guards if g.kind.removeprefix("not-") == "data" and engine in g.engines]
+    if pair.step is None or pair.inner or not loops or not data:
         return None
     for forward in events:
-        if forward.kind != "forward" or forward.actor is not pair.engine or forward.loops != pair.backward.loops:
+        if forward.kind != "forward" or forward.actor is not engine or forward.loops != loops:
             continue
         if not compatible(forward.guards, pair.backward.guards):
             continue
-        for guard in without(pair.backward.guards, forward.guards):
-            data = guard.kind.removeprefix("not-") == "data" and pair.engine in guard.engines
-            if data and pair.backward.loops and not _in_other_branch(guard, pair, events):
+        for guard in without(data, forward.guards):
+            if not _in_other_branch(guard, pair, events):
                 return guard
     return None
 

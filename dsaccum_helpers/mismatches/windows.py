@@ -7,7 +7,9 @@ belongs to it and says what stands between them; ``live`` leaves out the branche
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import namedtuple
+from operator import itemgetter
 
 from dsaccum_helpers.effective import effective
 from dsaccum_helpers.mismatches.numerics import zero_stage
@@ -54,9 +56,10 @@ def uses_deepspeed(job: Job) -> bool:
 
 def live(program: Program) -> list[Event]:
     """The events without those of branches that are the alternative to using the engine."""
-    if program.live is None:
-        program.live = _live(program)
-    return program.live
+    if "live" not in program.derived:
+        program.derived["live"] = _live(program)
+    found: list[Event] = program.derived["live"]
+    return found
 
 
 def _live(program: Program) -> list[Event]:
@@ -93,23 +96,36 @@ def compatible(one: Iterable[Guard], other: Iterable[Guard]) -> bool:
     return all((guard.text, _opposite(guard.kind)) not in kinds for guard in other)
 
 
-def pairs(program: Program, kind: str = "deepspeed", steps: str = "step") -> Iterator[Pair]:
+def pairs(program: Program, kind: str = "deepspeed", steps: str = "step") -> list[Pair]:
     """Each backward of an engine of this kind with the step that follows it."""
-    events = live(program)
-    for engine in program.engines:
-        if engine.kind != kind:
+    name = ("pairs", kind, steps)
+    if name not in program.derived:
+        engines = [engine for engine in program.engines if engine.kind == kind]
+        program.derived[name] = [pair for engine in engines for pair in _pairs_of(engine, live(program), steps)]
+    found: list[Pair] = program.derived[name]
+    return found
+
+
+def _pairs_of(engine: Engine, events: list[Event], steps: str) -> Iterator[Pair]:
+    done = [(place, event) for place, event in enumerate(events) if event.kind == steps and event.actor is engine]
+    branches = {(step.loops, guard.text, guard.kind) for _, step in done for guard in step.guards if guard.text}
+    choices: dict[object, list[tuple[int, Event]]] = {}
+    for place, event in enumerate(events):
+        if event.kind not in ("backward", "direct-backward") or event.actor is not engine or _coalesced(event):
             continue
-        done = [event for event in events if event.kind == steps and event.actor is engine]
-        for place, event in enumerate(events):
-            if event.kind not in ("backward", "direct-backward") or event.actor is not engine or _coalesced(event):
-                continue
-            step = _step_after(event, events[place:], done)
-            if step is None:
-                yield Pair(engine, event, None, (), ())
-                continue
-            shared = _shared(event.loops, step.loops)
-            guards = [g for g in without(step.guards, event.guards) if not _in_both_branches(g, step, done)]
-            yield Pair(engine, event, step, event.loops[shared:], guards)
+        # Long scripts hold thousands of backwards, but few kinds of surroundings.
+        around = event.loops, frozenset((guard.text, guard.kind) for guard in event.guards)
+        if around not in choices:
+            choices[around] = _nearest(event, done)
+        step = _step_after(place, choices[around])
+        if step is None:
+            yield Pair(engine, event, None, (), ())
+            continue
+        shared = _shared(event.loops, step.loops)
+        # A condition with a step in its other branch as well decides nothing.
+        alone = without(step.guards, event.guards)
+        guards = [guard for guard in alone if (step.loops, guard.text, _opposite(guard.kind)) not in branches]
+        yield Pair(engine, event, step, event.loops[shared:], guards)
 
 
 def _coalesced(event: Event) -> bool:
@@ -117,27 +133,26 @@ def _coalesced(event: Event) -> bool:
     return any(guard.kind == "coalesce_grad_reduction" for guard in event.guards)
 
 
-def _in_both_branches(guard: Guard, step: Event, steps: list[Event]) -> bool:
-    """Is there a step in the other branch of the same condition? Then the condition decides nothing."""
-    return any(
-        other.loops == step.loops
-        and any(one.text == guard.text and one.text and one.kind == _opposite(guard.kind) for one in other.guards)
-        for other in steps
-    )
-
-
 def _opposite(kind: str) -> str:
     return kind.removeprefix("not-") if kind.startswith("not-") else f"not-{kind}"
 
 
-def _step_after(backward: Event, later: list[Event], steps: list[Event]) -> Event | None:
-    """The nearest step behind the backward in as many of its loops as possible; one before it in the loop will do."""
-    possible = [step for step in steps if compatible(backward.guards, step.guards)]
-    if not possible:
-        return None
-    places = {id(step) for step in possible}  # comparing events by value takes minutes in a long script
-    behind = [step for step in later if id(step) in places]
-    return max(behind or possible, key=lambda step: _shared(backward.loops, step.loops))
+def _nearest(backward: Event, steps: list[tuple[int, Event]]) -> list[tuple[int, Event]]:
+    """From each place of a step on: the first step in as many loops of the backward as possible."""
+    found: list[tuple[int, Event]] = []
+    most = -1
+    for place, step in reversed(steps):
+        if compatible(backward.guards, step.guards):
+            shared = _shared(backward.loops, step.loops)
+            found.append((place, step if shared >= most else found[-1][1]))
+            most = max(most, shared)
+    return found[::-1]
+
+
+def _step_after(place: int, nearest: list[tuple[int, Event]]) -> Event | None:
+    """The step that belongs to a backward at this place; one before it in the loop will do."""
+    behind = bisect_right(nearest, place, key=itemgetter(0))
+    return nearest[behind if behind < len(nearest) else 0][1] if nearest else None
 
 
 def _shared(one: tuple[object, ...], other: tuple[object, ...]) -> int:
@@ -156,7 +171,9 @@ def once(guards: Iterable[Guard]) -> Guard | None:
 
 def sets_boundary(program: Program, engine: Engine) -> bool:
     """Does the script tell this engine where its windows end?"""
-    return any(event.actor is engine for event in program.events if event.kind == "set-boundary")
+    if "set boundaries" not in program.derived:
+        program.derived["set boundaries"] = {event.actor for event in program.events if event.kind == "set-boundary"}
+    return engine in program.derived["set boundaries"]
 
 
 def holds_forward(program: Program, pair: Pair) -> bool:
@@ -165,8 +182,11 @@ def holds_forward(program: Program, pair: Pair) -> bool:
     outer = pair.backward.loops[: len(pair.backward.loops) - len(pair.inner)]
     if innermost is not None and innermost.fixed and any(loop.over == "loader" for loop in outer):
         return False  # heads or tasks, the same ones for every micro-batch of the loader
-    forwards = [event for event in program.events if event.kind == "forward" and innermost in event.loops]
-    return bool(forwards) or not any(event.kind == "forward" for event in program.events)
+    if "forwards" not in program.derived:
+        passes = [event.loops for event in program.events if event.kind == "forward"]
+        program.derived["forwards"] = bool(passes), {loop for loops in passes for loop in loops}
+    some, around = program.derived["forwards"]
+    return innermost in around or not some
 
 
 def own_count(pair: Pair, known: Setup) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -315,6 +316,17 @@ def test_mutilated_scripts_break_nothing(seed: int) -> None:
     from dsaccum_helpers.doctor import diagnose
 
     diagnose(job)
+
+
+def test_thousands_of_steps_take_seconds() -> None:
+    from dsaccum_helpers.doctor import diagnose
+
+    job = Job(processes=2)
+    started = time.process_time()
+    body = "    engine.backward(engine(x))\n    engine.step()\n" * 2500
+    read(HEAD + "for x in loader:\n" + body, job=job)
+    diagnose(job)
+    assert time.process_time() - started < 4
 
 
 def test_a_program_that_calls_itself_over_and_over_is_cut_short() -> None:
