@@ -49,23 +49,27 @@ def _moves(program: Program, event: Event, known: Setup) -> str:
     """What is wrong with the place of a scheduler.step(), an empty text where nothing is."""
     facts = event.info["scheduler"]
     owner, count = facts.get("owner"), known.gas
-    raw = [p for p in pairs(program) if p.backward.loops == event.loops and event.loops]
-    wrapped = [p for p in pairs(program, "accelerate", "optimizer-step") if p.backward.loops == event.loops]
+    raw = bool(event.loops) and any(pair.backward.loops == event.loops for pair in pairs(program))
+    prepared = pairs(program, "accelerate", "optimizer-step")
+    wrapped = bool(event.loops) and any(pair.backward.loops == event.loops for pair in prepared)
     guarded = once(event.guards) is not None
     if raw and owner == "engine":
-        times = "once more" if guarded or count == 1 else f"{count or 'accumulation-steps'} times more"
+        more = f"{count} times more in each window" if count else "once more in each micro-batch"
+        if guarded or count == 1:
+            more = "once more in each window"
         return (
-            f"The engine steps this scheduler at every update, and the script moves it {times} in each window "
-            f"({at(event)}): the learning rate runs through its schedule too fast."
+            f"The engine steps this scheduler at every update, and the script moves it {more} ({at(event)}): the "
+            "learning rate runs through its schedule too fast."
         )
-    if not facts or guarded or count == 1 or owner == "prepared" or not (raw or (wrapped and event.loops)):
+    if not facts or guarded or count == 1 or owner == "prepared" or not (raw or wrapped):
         return ""
     if _in_micro_batches(facts):
         return ""  # planned in micro-batches and stepped with them: right
+    often = f", {count} times in each optimizer step" if count else ""
+    over = f"after 1/{count} of the run" if count else "long before the run"
     return (
-        f"scheduler.step() is called in every micro-batch ({at(event)}), {count or 'accumulation-steps'} times in each "
-        f"optimizer step; its length is meant in optimizer steps, so the schedule is over after "
-        f"1/{count or 'accumulation steps'} of the run."
+        f"scheduler.step() is called in every micro-batch ({at(event)}){often}; its length is meant in optimizer "
+        f"steps, so the schedule is over {over}."
     )
 
 
@@ -96,9 +100,11 @@ def _length(program: Program, facts: dict[str, object], known: Setup) -> str:
     if total is None or count == 1 or not _steps_with_updates(program, facts):
         return ""
     if getattr(total, "count_power", 0) > 0:
+        by = f"the accumulation steps ({count})" if count else "the accumulation steps"
+        ends = f"after 1/{count} of the schedule" if count else "long before the schedule"
         return (
-            f"The scheduler moves once in each optimizer step, and its length is multiplied by the accumulation steps "
-            f"({count or 'not known'}): the run ends after 1/{count or 'accumulation steps'} of the schedule."
+            f"The scheduler moves once in each optimizer step, and its length is multiplied by {by}: the run ends "
+            f"{ends}."
         )
     if _in_micro_batches(facts) and count is not None:
         mover = {"engine": "engine", "prepared": "prepared scheduler", "lightning": "Trainer"}.get(str(owner), "script")
