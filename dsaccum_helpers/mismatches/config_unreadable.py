@@ -101,13 +101,12 @@ class ConfigUnreadable(Mismatch):
             named = ", ".join(map(str, keys)) if isinstance(keys, list | tuple) else str(keys)
             text = f"DeepSpeed refuses the config because keys stand twice: {named}."
             return self.found(text, [event.source], [Fix("Keep one line of each key and delete the other.")])
-        words, file = str(event.values.get("words", "")), event.values.get("file")
+        words = str(event.values.get("words", ""))
         place = _PLACE.search(words)
-        text = f"The config {file or ''}".rstrip() + f" could not be read: {words.strip()[:200].rstrip('.')}."
+        text = f"The config could not be read: {words.strip()[:200].rstrip('.')}."
         at = f"line {place[1]}, column {place[2]}" if place else "the place that the message names"
         hint = "a comma before a closing brace, a comment, single quotes, or True in place of true"
-        where = [Source(str(file), int(place[1]), int(place[2]))] if file and place else []
-        return self.found(text, [*where, event.source], [Fix(f"Look at {at}, most often {hint}.")])
+        return self.found(text, [event.source], [Fix(f"Look at {at}, most often {hint}.")])
 
     def _path(self, job: Job, event: Event) -> Finding:
         """ "Expected a string path to an existing deepspeed config": what was received instead."""

@@ -45,11 +45,11 @@ def setup(job: Job) -> Setup:
     gas = numbers.steps.value if numbers.steps else None
     gas = gas if isinstance(gas, int) and not isinstance(gas, bool) and gas > 0 else None
     managed = job.config.get("managed_gradient_accumulation", default=True) if job.config else True
-    return Setup(gas, zero_stage(job), managed, uses_deepspeed(job), numbers.replicas)
+    return Setup(gas, zero_stage(job), managed, _may_run_deepspeed(job), numbers.replicas)
 
 
-def uses_deepspeed(job: Job) -> bool:
-    """Does DeepSpeed run at all? Only Accelerate can be told not to."""
+def _may_run_deepspeed(job: Job) -> bool:
+    """Is DeepSpeed not ruled out? Only Accelerate can be told to run without it."""
     kind = str(job.value("accelerate.distributed_type", "")).upper()
     return not (kind and kind != "DEEPSPEED" and job.config is None and not job.value("accelerate.use_deepspeed"))
 

@@ -75,13 +75,11 @@ def _type_errors(events: Events, word: str, pattern: str) -> None:
         code = last.code if last else ""
         values = {
             "words": words,
-            "file": last.path if last else None,
-            "function": last.function if last else None,
             "line_text": code,
             "key": _key(words, code, last.function if last else ""),
         }
         if events.add("type-error", values, at):
-            events.through(frames, at)
+            events.through(frames, at)  # the frameworks in the traceback speak
 
 
 def _key(words: str, code: str, function: str) -> str | None:
@@ -107,7 +105,7 @@ def _validation(events: Events) -> None:
                 block = _BLOCKS.get(match[1])
                 key = f"{block}.{match[2]}" if block else match[2]
                 words = f"{match[2]}: {match[3].strip()}"[:300]
-                values = {"words": words, "file": None, "function": match[1], "line_text": "", "key": key}
+                values = {"words": words, "line_text": "", "key": key}
                 events.add("type-error", values, at)
 
 
@@ -119,7 +117,7 @@ def _parse_errors(events: Events) -> None:
             frames = events.log.frames(at)
             of_config = word.startswith("Hjson") or any(_CONFIG_FRAME.search(frame.path) for frame in frames)
             if match and of_config:
-                events.add("config-parse", {"words": " ".join(match[0].split())[:300], "file": None}, at)
+                events.add("config-parse", {"words": " ".join(match[0].split())[:300]}, at)
 
 
 def _missing_files(events: Events) -> None:

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from dsaccum_helpers.readers.log import Events
 
 _BLOCK = (
-    ("examples", r"Num examples\s*=\s*([\d,]+)"),
-    ("epochs", r"Num [Ee]pochs\s*=\s*([\d.,]+)"),
     ("micro", r"Instantaneous batch size per (?:device|GPU)\s*=\s*([\d,]+)"),
     ("train", r"Total train batch size[^=\n]{0,80}=\s*([\d,]+)"),
     ("steps", r"Gradient Accumulation steps\s*=\s*([\d,]+)"),

@@ -282,7 +282,7 @@ SAID: list[tuple[str, str, dict[str, Any]]] = [
         "step-before-scheduler",
         {},
     ),
-    ("TypeError: '>' not supported between instances of 'str' and 'int'", "type-error", {"key": None, "file": None}),
+    ("TypeError: '>' not supported between instances of 'str' and 'int'", "type-error", {"key": None}),
     (
         "pydantic.error_wrappers.ValidationError: 1 validation error for DeepSpeedZeroConfig\nreduce_bucket_size\n"
         "  value is not a valid integer (type=type_error.integer)",
@@ -297,7 +297,7 @@ SAID: list[tuple[str, str, dict[str, Any]]] = [
         "  Total train batch size (w. parallel, distributed & accumulation) = 64\n  Gradient Accumulation steps = 2\n"
         "  Total optimization steps = 48",
         "training-summary",
-        {"micro": 8, "train": 64, "steps": 2, "optimization_steps": 48, "examples": 1000, "epochs": 3},
+        {"micro": 8, "train": 64, "steps": 2, "optimization_steps": 48},
     ),
 ]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import re
 import warnings
+from collections import deque
 
 from dsaccum_helpers.job import JobError, Source
 from dsaccum_helpers.readers.arguments import typed
@@ -76,14 +77,14 @@ def _words(job: Job) -> dict[str, Any]:
     """What the command line says to the script: option to value."""
     words: dict[str, Any] = {}
     for launch in job.launches[:1]:
-        pending = list(launch.words)
+        pending = deque(launch.words)
         while pending:
-            word = pending.pop(0)
+            word = pending.popleft()
             name, equals, value = word.partition("=")
             if not name.startswith("-") and not equals:
                 continue
             if not equals and pending and not pending[0].startswith("--"):
-                value = pending.pop(0)
+                value = pending.popleft()
             elif not equals:
                 continue
             words[name.lstrip("-").replace("-", "_")] = typed(value)

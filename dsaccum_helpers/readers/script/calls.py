@@ -265,11 +265,8 @@ class Calls(Library):
 
     def _new_attribute(self, owner: Value, name: str) -> Value:
         made: Value = Count(named_count(name, None), name) if is_count_name(name) else Unknown(name, owner.over)
-        if isinstance(owner, Unknown):
-            if isinstance(made, Unknown):
-                made.element_of = owner.element_of
-            if owner.name in ("accelerator", "acc") and name == "sync_gradients":
-                made = self.boundary(node=None)
+        if isinstance(owner, Unknown) and owner.name in ("accelerator", "acc") and name == "sync_gradients":
+            made = self.boundary(node=None)
         owner.attributes[name] = made
         return made
 

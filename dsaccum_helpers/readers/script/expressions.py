@@ -101,11 +101,11 @@ class Expressions(Calls):
         if isinstance(owner, Tensor):
             return owner
         if isinstance(owner, Role) and owner.role in ("loader", "iterator"):
-            return Unknown(element_of=id(owner))
+            return Unknown()
         if isinstance(owner, Unknown):
             key = f"[{place}]"
             if key not in owner.attributes:
-                owner.attributes[key] = Unknown("", owner.over, owner.element_of)
+                owner.attributes[key] = Unknown("", owner.over)
             return owner.attributes[key]
         return Unknown()
 
@@ -254,7 +254,7 @@ class Expressions(Calls):
         """The loops that running over a value means, and what one item of it is."""
         source = self.source(node)
         over, count = "other", None
-        item: Value = Unknown("", element_of=id(iterated))
+        item: Value = Unknown()
         inner: list[Loop] = list(self.generated.get(id(iterated), []))
         if isinstance(iterated, Sequence):
             over = "list"

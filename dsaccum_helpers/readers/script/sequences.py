@@ -17,6 +17,7 @@ from dsaccum_helpers.readers.script.values import (
     Unknown,
     Value,
     counted_over,
+    counter_named,
     engines_of,
 )
 from dsaccum_helpers.trace import Number, Term
@@ -83,9 +84,7 @@ class Sequences(Frameworks):
         if isinstance(value, Sequence) and not value.open:
             return Count(Number(len(value.items)))
         if id(value) in self.grown:
-            made = Unknown(f"len({value.name})")
-            made.counter = True
-            return made
+            return counter_named(f"len({value.name})")
         if id(value) in self.sizes:
             size = self.sizes[id(value)]
             self.keep.append(value)
@@ -138,12 +137,11 @@ class Sequences(Frameworks):
         return made
 
     def _enumerated(self, value: Value) -> Value:
-        index = Unknown("index")
-        index.counter = True
+        index = counter_named("index")
         made: Value
         if isinstance(value, Role) and value.role in ("loader", "iterator"):
             made = Role("iterator", value.source, value.engine, **value.facts)
-            made.facts["item"] = Sequence([index, value.facts.get("item") or Unknown(element_of=id(value))])
+            made.facts["item"] = Sequence([index, value.facts.get("item") or Unknown()])
         else:
             made = opened(Sequence([index, self.item(value, None, None)]))
             made.name = value.name

@@ -14,7 +14,6 @@ from dsaccum_helpers.readers.script.values import (
     Scope,
     Sequence,
     Tensor,
-    Unknown,
     Value,
     counter_named,
     named,
@@ -72,8 +71,7 @@ class Statements(Definitions):
         self._note_count(node, scope)
         combined = self.eval(ast.copy_location(ast.BinOp(as_load(node.target), node.op, node.value), node), scope)
         if isinstance(combined, Count) and isinstance(node.op, ast.Add | ast.Sub):
-            combined = Unknown(combined.name or ast.unparse(node.target))  # a counter: its value changes all the time
-            combined.counter = True
+            combined = counter_named(combined.name or ast.unparse(node.target))
         if isinstance(combined, Tensor) and combined.detached:
             combined.terms = (Term(),)  # a running number for the log: what it is divided by says nothing any more
             combined.gathered = True

@@ -27,14 +27,17 @@ class Value:
 
 
 class Unknown(Value):
-    """Something of which only its name is known. ``role``: the Engine it turned out to be by the calls made on it."""
+    """Something of which only its name is known.
 
-    __slots__ = ("counter", "element_of", "role")
+    ``role``: the Engine it turned out to be by the calls made on it. ``counter``: it goes up all the time.
+    """
 
-    def __init__(self, name: str = "", over: Iterable[int] = (), element_of: int | None = None) -> None:
+    __slots__ = ("counter", "role")
+
+    def __init__(self, name: str = "", over: Iterable[int] = ()) -> None:
         super().__init__(name, over)
         self.role: Engine | None = None
-        self.element_of, self.counter = element_of, False
+        self.counter = False
 
 
 class Constant(Value):
