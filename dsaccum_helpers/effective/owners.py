@@ -92,8 +92,8 @@ def _trainer(job: Job, replicas: int | None) -> Given:
     steps = _pinned(job, asked[2], ACCUMULATION) or steps
     train = asked[0]
     if train is not None and train.value == "auto":
-        known = replicas and whole(micro.value) and whole(steps.value)
-        train = Fact(micro.value * steps.value * replicas, train.source) if known else None
+        per_device, count = whole(micro.value), whole(steps.value)
+        train = Fact(per_device * count * replicas, train.source) if per_device and count and replicas else None
     return (
         _plain(train),
         micro if asked[1] and asked[1].value == "auto" else _plain(asked[1]),

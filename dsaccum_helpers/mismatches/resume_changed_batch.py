@@ -70,7 +70,7 @@ class ResumeChangedBatch(Mismatch):
         where += [*numerics.steps_source(job), *(event.source for event in refused_by_log)]
         shared = effective(job).shared
         same = _batch(then, shared) is not None and _batch(then, shared) == _batch(now, shared)
-        fixes, does = self._fixes(job, then, now), _SAME_BATCH if same else None
+        fixes, does = self._fixes(job, then, now, differs), _SAME_BATCH if same else None
         if refused and refused_by_log:
             does = "Nothing is trained: loading the checkpoint raises."
         yield self.found(" ".join(text), where, fixes, severity=severity, consequence=does)
@@ -88,12 +88,13 @@ class ResumeChangedBatch(Mismatch):
             "processes (a universal checkpoint is not)."
         ]
 
-    def _fixes(self, job: Job, then: Numbers, now: Numbers) -> list[Fix]:
+    def _fixes(self, job: Job, then: Numbers, now: Numbers, differs: list[str]) -> list[Fix]:
         shared = effective(job).shared
         back: dict[str, Any] = {}
-        if then["processes"] and then["processes"] % shared == 0 and then["micro"] and then["steps"]:
-            back = complete(job, then["micro"], then["steps"], then["processes"] // shared)
-        if then["processes"] and then["processes"] != now["processes"]:
+        replicas = _replicas(then, shared)
+        if replicas and then["micro"] and then["steps"]:
+            back = complete(job, then["micro"], then["steps"], replicas)
+        if replicas and then["processes"] != now["processes"] and (back or differs == ["processes"]):
             back |= {"processes": then["processes"]}
         same = f"the numbers that it was written with: {_product(then, shared)}"
         if not then["micro"] and not then["steps"]:
@@ -112,14 +113,21 @@ def _now(job: Job) -> Numbers:
 
 def _batch(numbers: Numbers, shared: int) -> int | None:
     """Samples per optimizer step."""
-    micro, steps, processes = numbers["micro"], numbers["steps"], numbers["processes"]
-    return micro * steps * (processes // shared) if micro and steps and processes else None
+    micro, steps, replicas = numbers["micro"], numbers["steps"], _replicas(numbers, shared)
+    return micro * steps * replicas if micro and steps and replicas else None
+
+
+def _replicas(numbers: Numbers, shared: int) -> int | None:
+    """The data-parallel size; None where the processes are unknown or no multiple of those that share a batch."""
+    processes = numbers["processes"]
+    return processes // shared if processes and processes % shared == 0 else None
 
 
 def _product(numbers: Numbers, shared: int) -> str:
-    processes = numbers["processes"] // shared if numbers["processes"] else "?"
     batch = _batch(numbers, shared)
-    return f"{numbers['micro'] or '?'} x {numbers['steps'] or '?'} x {processes}" + (f" = {batch}" if batch else "")
+    return f"{numbers['micro'] or '?'} x {numbers['steps'] or '?'} x {_replicas(numbers, shared) or '?'}" + (
+        f" = {batch}" if batch else ""
+    )
 
 
 def _change(job: Job, then: Numbers, now: Numbers) -> str:
@@ -136,10 +144,11 @@ def _position(job: Job, then: Numbers, now: Numbers, step: int | None) -> list[s
     """Where the run stands, in units of the new batch."""
     shared = effective(job).shared
     old, new = _batch(then, shared), _batch(now, shared)
-    if not old or not new or not step or not now["micro"] or not now["processes"]:
+    replicas = _replicas(now, shared)
+    if not old or not new or not step or not now["micro"] or not replicas:
         return []
     seen = step * old
-    skip = seen // (now["micro"] * (now["processes"] // shared))
+    skip = seen // (now["micro"] * replicas)
     about = "" if seen % new == 0 else "about "
     return [
         f"Step {step} has seen {seen} samples: {about}step {seen // new} of the new size, {skip} micro-batches of each "

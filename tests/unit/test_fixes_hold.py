@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from dsaccum_helpers.doctor import diagnose, read_job
@@ -147,5 +147,27 @@ JOBS = st.builds(
 
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(JOBS)
+# Found by generated jobs once: parallel sizes that do not divide, half of the checkpoint's numbers, text for a number.
+@example(
+    read_job(
+        processes=1,
+        pipeline_parallel=2,
+        framework="transformers",
+        set={"checkpoint.processes": 3, "checkpoint.gradient_accumulation_steps": 2},
+    )
+)
+@example(
+    read_job(
+        {"train_micro_batch_size_per_gpu": 1},
+        set={"checkpoint.processes": 1, "checkpoint.train_micro_batch_size_per_gpu": 2},
+    )
+)
+@example(
+    read_job(
+        {"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "8", "gradient_accumulation_steps": "8"},
+        processes=1,
+        framework="transformers",
+    )
+)
 def test_a_fix_mends_its_finding(job: Job) -> None:
     assert failures(job) == []
