@@ -38,12 +38,10 @@ def export(comparison: Comparison, folder: str | Path | None = None, machine: di
     export is written anew; files of another origin are never replaced. ``machine`` is kept in ``comparison.json``.
     Raises ``ExportError``.
     """
-    if folder is not None and (not isinstance(folder, str | Path) or "\0" in str(folder)):
-        raise ExportError(f"{folder!r} is no name for a folder. Smallest fix: a text such as 'my-export'.")
-    target = Path(folder or "dsaccum-export").expanduser()
+    target = _named("dsaccum-export" if folder in (None, "") else folder)
     try:
         target = target if folder else _new_folder()
-        _refuse_foreign(target)
+        refuse_foreign(target)
         target.parent.mkdir(parents=True, exist_ok=True)
         draft = target.parent / f".{target.name}.{os.getpid()}"
         shutil.rmtree(draft, ignore_errors=True)
@@ -125,8 +123,15 @@ def _new_folder() -> Path:
     return next(path for number in count(1) if not os.path.lexists(path := Path.cwd() / _FOLDER.format(number)))
 
 
-def _refuse_foreign(folder: Path) -> None:
-    """Raise ExportError where the folder holds a file of one of our names that no export has written."""
+def _named(folder: str | Path) -> Path:
+    if not isinstance(folder, str | Path) or "\0" in str(folder):
+        raise ExportError(f"{folder!r} is no name for a folder. Smallest fix: a text such as 'my-export'.")
+    return Path(folder).expanduser()
+
+
+def refuse_foreign(folder: str | Path) -> None:
+    """Raise ``ExportError`` where the folder holds a file of one of our names that no export has written."""
+    folder = _named(folder)
     there = [name for name in FILES if os.path.lexists(folder / name)]
     if there and not _is_ours(folder):
         raise ExportError(

@@ -1,0 +1,155 @@
+"""``dsaccum compare``: the right run and mistakes of the catalogue side by side, trained with real DeepSpeed."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from dsaccum_helpers.job import JobError
+from dsaccum_helpers.mismatches import RUNNABLE, find
+from dsaccum_helpers.setting import DTYPES, OPTIMIZERS, SCHEDULES, TASKS, ZERO_STAGES, Setting
+
+TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+    from dsaccum_helpers.training import Comparison
+    from dsaccum_helpers.training.events import Point
+
+__all__ = ["run"]
+
+USAGE = """\
+dsaccum compare CODE [CODE ...] [options]
+
+Trains the right setting and up to five mistakes side by side, with real DeepSpeed on the GPUs there are, or on the CPU.
+Prints what was predicted beside what was measured, and writes a folder: curves.png, curves.svg, points.csv,
+comparison.json and ds_config.json. Ctrl-C ends all runs.
+
+A CODE is one of these entries of `dsaccum explain`:
+{codes}
+
+  --task NAME               {tasks}; {task} unless given
+  --micro-batch N           samples per micro-batch ({train_micro_batch_size_per_gpu})
+  --accumulation-steps N    micro-batches per optimizer step ({gradient_accumulation_steps})
+  --processes N             training processes ({processes})
+  --stage N                 ZeRO stage, {stages} ({zero_stage})
+  --dtype NAME              {dtypes} ({dtype})
+  --optimizer NAME          {optimizers} ({optimizer})
+  --schedule NAME           {schedules} ({schedule})
+  --learning-rate X         the task's own unless given
+  --clipping X              norm to which gradients are clipped, 0 for none ({gradient_clipping:g})
+  --steps N                 optimizer steps ({optimizer_steps})
+  --seed N                  of the weights and of the order of samples ({seed})
+  --oracle                  train the full batch with plain PyTorch beside them
+  --output FOLDER           where the files go; a new folder dsaccum-export-1, -2, ... unless given
+  --format FORMAT           text or json, of what is printed
+
+Exit status: 0 every measured value is within 1 % of its prediction, 1 one is not or a run failed, 2 an option is off.
+"""
+#: Option to (field of Setting, type).
+OPTIONS: dict[str, tuple[str, type]] = {
+    "--task": ("task", str),
+    "--micro-batch": ("train_micro_batch_size_per_gpu", int),
+    "--accumulation-steps": ("gradient_accumulation_steps", int),
+    "--processes": ("processes", int),
+    "--stage": ("zero_stage", int),
+    "--dtype": ("dtype", str),
+    "--optimizer": ("optimizer", str),
+    "--schedule": ("schedule", str),
+    "--learning-rate": ("learning_rate", float),
+    "--clipping": ("gradient_clipping", float),
+    "--steps": ("optimizer_steps", int),
+    "--seed": ("seed", int),
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise JobError(f"{message}. Smallest fix: dsaccum compare --help shows the options.")
+
+
+def run(words: list[str]) -> int:
+    """``dsaccum compare``; the exit status. Raises ``DsaccumError`` before anything has been started."""
+    options = _parser().parse_args(words)
+    from dsaccum_helpers.commands.answer import as_json, say
+
+    if options.help:
+        say(_usage())
+        return 0
+    if not options.codes:
+        raise JobError(f"dsaccum compare needs a code. Smallest fix: dsaccum compare {next(iter(RUNNABLE))}.")
+    setting = Setting(**{name: value for name, _ in OPTIONS.values() if (value := getattr(options, name)) is not None})
+    codes = [find(code).code for code in options.codes]
+    for code in codes:
+        if code not in RUNNABLE and code != "matched":
+            near = ", ".join(RUNNABLE)
+            raise JobError(f"{code} cannot be shown by a run yet. Smallest fix: one of {near}.")
+    from dsaccum_helpers import Runner, compare  # says what to install where the packages of the course are missing
+    from dsaccum_helpers.exports import as_dict, export, refuse_foreign
+
+    if options.output is not None:
+        refuse_foreign(options.output)
+    began, runner = time.monotonic(), Runner()
+    try:
+        progress = _Progress(began)
+        comparison = compare(*codes, setting=setting, runner=runner, oracle=options.oracle, progress=progress)
+        progress.over()
+        machine = runner.machine
+    finally:
+        runner.close()
+    say(as_json(as_dict(comparison, machine)) if options.format == "json" else f"{comparison}\n")
+    folder = export(comparison, options.output, machine)  # last: what was measured is printed even on a full disk
+    print(f"Written to {folder}", file=sys.stderr)
+    return int(not _holds(comparison))
+
+
+def _holds(comparison: Comparison) -> bool:
+    """Did every run end as it should, and does every measured value agree with its prediction?"""
+    ended = all(result.ended in ("finished", "refused") for result in comparison.results)
+    return ended and all(row.agrees is not False for row in comparison.rows())
+
+
+class _Progress:
+    """How far the runs are, on a terminal's last line; nothing elsewhere."""
+
+    def __init__(self, began: float) -> None:
+        self.began, self.shown = began, 0.0
+
+    def __call__(self, comparison: Comparison, point: Point | None) -> None:
+        now = time.monotonic()
+        if sys.stderr.isatty() and now - self.shown >= 0.1:
+            from dsaccum_helpers.plots import progress_text
+
+            self.shown = now
+            print(f"\r\x1b[K{progress_text(comparison, self.began)}", end="", file=sys.stderr, flush=True)
+
+    def over(self) -> None:
+        """Leave the line empty again."""
+        if self.shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="dsaccum compare", add_help=False, allow_abbrev=False)
+    parser.add_argument("codes", nargs="*")
+    for option, (name, kind) in OPTIONS.items():
+        parser.add_argument(option, dest=name, type=kind)
+    parser.add_argument("--oracle", action="store_true")
+    parser.add_argument("--output")
+    parser.add_argument("--format", choices=("text", "json"), default="text")
+    parser.add_argument("-h", "--help", action="store_true")
+    return parser
+
+
+def _usage() -> str:
+    defaults: dict[str, Any] = Setting().to_dict()
+    return USAGE.format(
+        codes="\n".join(f"  {code:<32}{entry.title}" for code, entry in RUNNABLE.items()),
+        tasks=", ".join(TASKS),
+        stages=", ".join(map(str, ZERO_STAGES)),
+        dtypes=" or ".join(DTYPES),
+        optimizers=" or ".join(OPTIMIZERS),
+        schedules=" or ".join(SCHEDULES),
+        **defaults,
+    )
