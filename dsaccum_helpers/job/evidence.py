@@ -14,7 +14,7 @@ class Launch:
     """One command that starts the job.
 
     ``launcher``: ``deepspeed``, ``torchrun``, ``accelerate``, ``srun``, ``mpirun`` or ``python``.
-    ``processes``: how many it starts, None where the command does not say. ``nodes`` and ``per_node`` likewise.
+    ``processes``: how many it starts, None where the command does not say. ``nodes``: on how many, likewise.
     ``script`` and ``words``: the program and the arguments that reach it. ``text``: the command as it was read.
     ``options``: the launcher's own options, spelt with underscores. ``started``: how often the command itself is
     started on each node; more than once only where srun or mpirun starts another launcher.
@@ -26,14 +26,13 @@ class Launch:
         source: Source,
         processes: int | None = None,
         nodes: int | None = None,
-        per_node: int | None = None,
         script: str | None = None,
         words: Sequence[str] = (),
         text: str = "",
         options: dict[str, str] | None = None,
     ) -> None:
         self.launcher, self.source, self.processes, self.nodes = launcher, source, processes, nodes
-        self.per_node, self.script, self.words, self.text = per_node, script, list(words), text
+        self.script, self.words, self.text = script, list(words), text
         self.options = options or {}
         self.started = 1
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Count", "hosts_of", "include_count", "is_hostfile", "selected"]
 
-Count = namedtuple("Count", "processes nodes per_node")
-Count.__doc__ = "How many processes a launch starts, on how many nodes, how many on each; None where it is not known."
+Count = namedtuple("Count", "processes nodes")
+Count.__doc__ = "How many processes a launch starts, and on how many nodes; None where it is not known."
 
 _LINE = re.compile(r"([\w.@-]+)[ \t]+slots[ \t]*=[ \t]*(\d{1,5})\b.*|([\w.-]+):(\d{1,5})")
 _LONGEST = 100_000
@@ -57,8 +57,8 @@ def include_count(include: str) -> Count:
     parts = _parts(include)
     sizes = [len(slots) for slots in parts.values() if slots]
     if not parts or len(sizes) != len(parts):
-        return Count(None, len(parts) or None, None)
-    return Count(sum(sizes), len(sizes), sizes[0] if len(set(sizes)) == 1 else None)
+        return Count(None, len(parts) or None)
+    return Count(sum(sizes), len(sizes))
 
 
 def selected(hosts: Mapping[str, int], options: Mapping[str, str]) -> Count:
@@ -73,6 +73,4 @@ def selected(hosts: Mapping[str, int], options: Mapping[str, str]) -> Count:
     sizes = sizes[: count(options.get("num_nodes"))]
     if gpus := count(options.get("num_gpus")):
         sizes = [gpus] * len(sizes)
-    if not sizes:
-        return Count(None, None, None)
-    return Count(sum(sizes), len(sizes), sizes[0] if len(set(sizes)) == 1 else None)
+    return Count(sum(sizes), len(sizes)) if sizes else Count(None, None)

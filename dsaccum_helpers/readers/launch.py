@@ -262,7 +262,7 @@ def _count_hosts(job: Job) -> None:
             if launch.launcher == "mpirun":
                 launch.processes, launch.nodes = sum(hosts.values()), len(hosts)
             else:
-                launch.processes, launch.nodes, launch.per_node = hostfile.selected(hosts, launch.options)
+                launch.processes, launch.nodes = hostfile.selected(hosts, launch.options)
             if launch.processes and launch is job.launches[0]:
                 job.add("processes", launch.processes, launch.source)
             break

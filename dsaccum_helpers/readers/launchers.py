@@ -74,23 +74,23 @@ def _framework(
         nodes = count(environment.get("NNODES")) or 1
         processes = per_node * nodes if per_node else None
         options = {word.lstrip("-"): "" for word in rest if word.startswith("--launcher")}
-        return Launch(name, source, processes, nodes, per_node, first, rest[1:], text, options)
+        return Launch(name, source, processes, nodes, first, rest[1:], text, options)
     if name in ("swift", "megatron") and first in _SWIFT:
         per_node, nodes = count(environment.get("NPROC_PER_NODE")), count(environment.get("NNODES")) or 1
-        return Launch("swift", source, per_node * nodes if per_node else None, nodes, per_node, first, rest[1:], text)
+        return Launch("swift", source, per_node * nodes if per_node else None, nodes, first, rest[1:], text)
     if name == "trl" and first in _TRL:
         options, _ = split(rest[1:], ACCELERATE_FLAGS)
-        return Launch("trl", source, count(options.get("num_processes")), None, None, first, rest[1:], text, options)
+        return Launch("trl", source, count(options.get("num_processes")), None, first, rest[1:], text, options)
     if name == "ray" and rest[:2] == ["job", "submit"]:
         inner = rest[rest.index("--") + 1 :] if "--" in rest else program_of(rest[2:])
         found = launch_of(inner, environment, source, text) if inner and inner[0] != "ray" else None
         if found:
-            return Launch("ray", source, None, None, None, found.script, found.words, text)
+            return Launch("ray", source, None, None, found.script, found.words, text)
     if name == "horovodrun":
         options, inner = split(rest, {"verbose"})
         found = launch_of(inner, environment, source, text)
         if found:
-            return Launch("mpirun", source, count(options.get("np")), None, None, found.script, found.words, text)
+            return Launch("mpirun", source, count(options.get("np")), None, found.script, found.words, text)
     return None
 
 
@@ -109,13 +109,13 @@ def _deepspeed_count(options: Mapping[str, str], environment: Mapping[str, str])
     if include := options.get("include"):
         return include_count(include)
     if options.get("exclude") or ("hostfile" in options and nodes != 1):
-        return Count(None, nodes, gpus)
+        return Count(None, nodes)
     if gpus is None and "num_gpus" not in options and nodes in (None, 1):
         gpus = devices(environment)
         nodes = 1 if gpus else nodes
     if gpus is None or (nodes is None and "num_nodes" in options):
-        return Count(None, nodes, gpus)
-    return Count(gpus * (nodes or 1), nodes or 1, gpus)
+        return Count(None, nodes)
+    return Count(gpus * (nodes or 1), nodes or 1)
 
 
 def _torchrun(
@@ -134,7 +134,7 @@ def _torchrun(
     if "standalone" in options:
         nodes = nodes or 1
     processes = per_node * nodes if per_node and nodes else None
-    return Launch("torchrun", source, processes, nodes, per_node, words[0], words[1:], text, options)
+    return Launch("torchrun", source, processes, nodes, words[0], words[1:], text, options)
 
 
 def _accelerate(rest: Sequence[str], environment: Mapping[str, str], source: Source, text: str) -> Launch | None:
@@ -146,8 +146,7 @@ def _accelerate(rest: Sequence[str], environment: Mapping[str, str], source: Sou
     if "num_processes" not in options and "config_file" not in options and "cpu" not in options:
         processes = devices(environment)
     nodes = count(options.get("num_machines"))
-    per_node = processes // nodes if processes and nodes and processes % nodes == 0 else None
-    return Launch("accelerate", source, processes, nodes, per_node, words[0], words[1:], text, options)
+    return Launch("accelerate", source, processes, nodes, words[0], words[1:], text, options)
 
 
 def _python(
@@ -184,12 +183,12 @@ def _around(
     """A plain program: as many processes as what stands around it starts, one without."""
     if around.launcher:
         options = dict(around.options or {})
-        return Launch(around.launcher, source, around.tasks, around.nodes, None, script, words, text, options)
+        return Launch(around.launcher, source, around.tasks, around.nodes, script, words, text, options)
     placed = "WORLD_SIZE" in environment or any(
         word.lstrip("-").startswith(("local_rank", "local-rank")) for word in words
     )
     size = count(environment.get("WORLD_SIZE")) if placed else 1  # something else may start it several times
-    return Launch("python", source, size, None, None, script, words, text)
+    return Launch("python", source, size, None, script, words, text)
 
 
 def _one_node(rest: Sequence[str], source: Source, text: str) -> Launch | None:
@@ -205,7 +204,7 @@ def _one_node(rest: Sequence[str], source: Source, text: str) -> Launch | None:
         sizes = []
     if not words:
         return None
-    return Launch("deepspeed", source, sum(sizes) or None, len(sizes) or None, None, words[0], words[1:], text, options)
+    return Launch("deepspeed", source, sum(sizes) or None, len(sizes) or None, words[0], words[1:], text, options)
 
 
 def srun(rest: Sequence[str], batch: Mapping[str, str]) -> tuple[Around, list[str]]:

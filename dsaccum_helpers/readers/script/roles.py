@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _LOGGED = ("item", "detach", "tolist", "cpu", "numpy", "data")
 _GAS = ("gradient_accumulation_steps", "gradient_accumulation_steps_")
 _METHODS = ("backward", "step", "zero_grad", "no_sync", "train_batch", "accumulate")
-_OTHERS = ("fabric", "booster", "scaler", "amp", "self.trainer", "tape", "horovod")  # have a backward(loss) too
+_OTHERS = ("fabric", "booster", "scaler", "amp", "tape", "horovod")  # have a backward(loss) too
 _OPTIMIZERS = ("optim", "opt", "adam", "sgd")
 _SCHEDULERS = ("sched", "lr_")
 
