@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import dsaccum_helpers
+from dsaccum_helpers.atlas import Atlas
 from dsaccum_helpers.errors import DsaccumError
+from dsaccum_helpers.mismatches import MATCHED
 from dsaccum_helpers.plots import Curves, alt_text
-from dsaccum_helpers.training.comparison import Comparison
-from dsaccum_helpers.training.events import Point, RunResult
+from dsaccum_helpers.training.comparison import MOST_MISMATCHES, Comparison
+from dsaccum_helpers.training.events import ORACLE, Point, RunResult
 
 FILES = ("curves.png", "curves.svg", "points.csv", "comparison.json", "ds_config.json")
 COLUMNS = ("run", *(field.name for field in fields(Point)))
@@ -110,7 +112,9 @@ def config_json(comparison: Comparison) -> str:
 
 def _write(comparison: Comparison, machine: dict[str, Any] | None, folder: Path) -> None:
     folder.mkdir()
-    curves = Curves(comparison)
+    mistakes = [result for result in comparison.results if result.code not in (ORACLE, MATCHED.code)]
+    # So many lines in one picture cannot be told apart: then each has a small one of its own.
+    curves = Curves(comparison) if len(mistakes) <= MOST_MISMATCHES else Atlas(comparison)
     content = json.dumps(as_dict(comparison, machine), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     (folder / "curves.png").write_bytes(curves.png())
     (folder / "curves.svg").write_bytes(curves.svg())

@@ -5,30 +5,32 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from contextlib import closing
 
 from dsaccum_helpers.job import JobError
-from dsaccum_helpers.mismatches import RUNNABLE, find
+from dsaccum_helpers.mismatches import MATCHED, RUNNABLE, find
 from dsaccum_helpers.setting import DTYPES, OPTIMIZERS, SCHEDULES, TASKS, ZERO_STAGES, Setting
 
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-    from dsaccum_helpers.training import Comparison
-    from dsaccum_helpers.training.events import Point
+    from dsaccum_helpers.training import Comparison, Point, Runner, RunResult
 
 __all__ = ["run"]
 
 USAGE = """\
 dsaccum compare CODE [CODE ...] [options]
+dsaccum compare --all [options]
 
-Trains the right setting and up to five mistakes side by side, with real DeepSpeed on the GPUs there are, or on the CPU.
+Trains the right setting and mistakes side by side, with real DeepSpeed on the GPUs there are, or on the CPU.
 Prints what was predicted beside what was measured, and writes a folder: curves.png, curves.svg, points.csv,
-comparison.json and ds_config.json. Ctrl-C ends all runs.
+comparison.json and ds_config.json. Ctrl-C ends all runs. More than five mistakes have a small picture each.
 
 A CODE is one of these entries of `dsaccum explain`:
 {codes}
 
+  --all                     all of them that this setting can show
   --task NAME               {tasks}; {task} unless given
   --micro-batch N           samples per micro-batch ({train_micro_batch_size_per_gpu})
   --accumulation-steps N    micro-batches per optimizer step ({gradient_accumulation_steps})
@@ -77,31 +79,57 @@ def run(words: list[str]) -> int:
     if options.help:
         say(_usage())
         return 0
-    if not options.codes:
-        raise JobError(f"dsaccum compare needs a code. Smallest fix: dsaccum compare {next(iter(RUNNABLE))}.")
     setting = Setting(**{name: value for name, _ in OPTIONS.values() if (value := getattr(options, name)) is not None})
-    codes = [find(code).code for code in options.codes]
-    for code in codes:
-        if code not in RUNNABLE and code != "matched":
-            near = ", ".join(RUNNABLE)
-            raise JobError(f"{code} cannot be shown by a run yet. Smallest fix: one of {near}.")
-    from dsaccum_helpers import Runner, compare  # says what to install where the packages of the course are missing
+    codes = _all(setting) if options.all else _chosen(options.codes)
+    from dsaccum_helpers import Runner  # says what to install where the packages of the course are missing
     from dsaccum_helpers.exports import as_dict, export, refuse_foreign
+    from dsaccum_helpers.training.comparison import check
 
+    for code in codes:
+        check(setting, [code])  # all of them, before the first is trained
     if options.output is not None:
         refuse_foreign(options.output)
-    began, runner = time.monotonic(), Runner()
-    try:
-        progress = _Progress(began)
-        comparison = compare(*codes, setting=setting, runner=runner, oracle=options.oracle, progress=progress)
-        progress.over()
+    with closing(Runner()) as runner:
+        comparison = _train(codes, setting, runner, options.oracle)
         machine = runner.machine
-    finally:
-        runner.close()
     say(as_json(as_dict(comparison, machine)) if options.format == "json" else f"{comparison}\n")
     folder = export(comparison, options.output, machine)  # last: what was measured is printed even on a full disk
     print(f"Written to {folder}", file=sys.stderr)
     return int(not _holds(comparison))
+
+
+def _chosen(codes: list[str]) -> list[str]:
+    """The codes that were typed, each once. Raises ``DsaccumError`` for one that no run can show."""
+    if not codes:
+        raise JobError(f"dsaccum compare needs a code. Smallest fix: dsaccum compare {next(iter(RUNNABLE))}.")
+    chosen = list(dict.fromkeys(find(code).code for code in codes))
+    for code in chosen:
+        if code not in RUNNABLE and code != MATCHED.code:
+            raise JobError(f"{code} cannot be shown by a run yet. Smallest fix: one of {', '.join(RUNNABLE)}.")
+    return chosen
+
+
+def _all(setting: Setting) -> list[str]:
+    """Every code that this setting can show; why not, for the others, on standard error."""
+    reasons = {code: entry.needs(setting) for code, entry in RUNNABLE.items()}
+    for code, reason in reasons.items():
+        if reason:
+            print(f"{code} is left out: {reason}", file=sys.stderr)
+    return [code for code, reason in reasons.items() if not reason]
+
+
+def _train(codes: list[str], setting: Setting, runner: Runner, oracle: bool) -> Comparison:
+    """One comparison of them all; they are trained a press after the other."""
+    from dsaccum_helpers.training.comparison import MOST_MISMATCHES, Comparison, compare
+
+    presses = [codes[first : first + MOST_MISMATCHES] for first in range(0, len(codes), MOST_MISMATCHES)] or [[]]
+    results: list[RunResult] = []
+    for place, press in enumerate(presses):
+        progress = _Progress(f"{place + 1} of {len(presses)}: " if len(presses) > 1 else "")
+        done = compare(*press, setting=setting, runner=runner, oracle=oracle and place == 0, progress=progress)
+        progress.over()
+        results += [result for result in done.results if place == 0 or result.code in press]
+    return Comparison(setting, results)
 
 
 def _holds(comparison: Comparison) -> bool:
@@ -113,8 +141,8 @@ def _holds(comparison: Comparison) -> bool:
 class _Progress:
     """How far the runs are, on a terminal's last line; nothing elsewhere."""
 
-    def __init__(self, began: float) -> None:
-        self.began, self.shown = began, 0.0
+    def __init__(self, title: str) -> None:
+        self.title, self.began, self.shown = title, time.monotonic(), 0.0
 
     def __call__(self, comparison: Comparison, point: Point | None) -> None:
         now = time.monotonic()
@@ -122,7 +150,7 @@ class _Progress:
             from dsaccum_helpers.plots import progress_text
 
             self.shown = now
-            print(f"\r\x1b[K{progress_text(comparison, self.began)}", end="", file=sys.stderr, flush=True)
+            print(f"\r\x1b[K{self.title}{progress_text(comparison, self.began)}", end="", file=sys.stderr, flush=True)
 
     def over(self) -> None:
         """Leave the line empty again."""
@@ -135,6 +163,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("codes", nargs="*")
     for option, (name, kind) in OPTIONS.items():
         parser.add_argument(option, dest=name, type=kind)
+    parser.add_argument("--all", action="store_true")
     parser.add_argument("--oracle", action="store_true")
     parser.add_argument("--output")
     parser.add_argument("--format", choices=("text", "json"), default="text")

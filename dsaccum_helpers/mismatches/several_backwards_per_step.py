@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice, takewhile
+
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches.entry import Mismatch
 from dsaccum_helpers.mismatches.windows import at, compatible, holds_forward, live, pairs, sets_boundary, setup
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
     from dsaccum_helpers.job import Job
     from dsaccum_helpers.mismatches.windows import Pair, Setup
     from dsaccum_helpers.trace import Event, Program
+
+_STEPS = ("optimizer-step", "step")
 
 
 class SeveralBackwardsPerStep(Mismatch):
@@ -65,11 +69,12 @@ class SeveralBackwardsPerStep(Mismatch):
 
     def _accelerate(self, program: Program) -> Iterator[Finding]:
         events = live(program)
-        backwards = [e for e in events if e.kind == "backward" and e.actor.kind == "accelerate"]
-        for place, event in enumerate(backwards):
-            rest = [e for e in backwards[place:] if not _stepped_between(events, event, e)]
-            found = _together(rest)
-            if len(found) > 1 and event is found[0]:
+        for place, event in enumerate(events):
+            if event.kind != "backward" or event.actor.kind != "accelerate":
+                continue
+            rest = takewhile(lambda one: one.kind not in _STEPS, islice(events, place, None))
+            found = _together([one for one in rest if one.kind == "backward" and one.actor.kind == "accelerate"])
+            if len(found) > 1:
                 message = f"accelerator.backward is called {len(found)} times in one micro-batch "
                 message += f"({', '.join(at(one) for one in found)}). Under DeepSpeed each call also steps the engine: "
                 message += f"{len(found)} steps in place of one, and the weights move between the losses."
@@ -132,4 +137,4 @@ def _late(program: Program, backwards: list[Event]) -> bool:
 
 def _stepped_between(events: list[Event], one: Event, other: Event) -> bool:
     first, last = events.index(one), events.index(other)
-    return any(event.kind in ("optimizer-step", "step") for event in events[first:last])
+    return any(event.kind in _STEPS for event in events[first:last])

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from dsaccum_helpers.exports import FILES
+from dsaccum_helpers.mismatches import RUNNABLE
 
 COMMAND = [sys.executable, "-m", "dsaccum_helpers.commands", "compare"]
 SHORT = ["--task", "regression", "--steps", "6", "--stage", "1", "--processes", "2"]
@@ -41,6 +42,25 @@ def test_json_has_the_setting_the_points_and_the_oracle(tmp_path: Path) -> None:
     assert setting.items() <= answer["setting"].items()
     assert all(run["points"] for run in answer["runs"])
     assert json.loads((tmp_path / "dsaccum-export-1" / "comparison.json").read_text())["rows"] == answer["rows"]
+
+
+def test_all_draws_a_small_picture_for_each_mistake_that_the_setting_can_show(tmp_path: Path) -> None:
+    done = dsaccum_compare(tmp_path, "--all", "--task", "regression", "--steps", "5", "--processes", "2")
+    assert done.returncode == 0, done.stderr
+    points = (tmp_path / "dsaccum-export-1" / "points.csv").read_text().splitlines()[1:]
+    refused = {code for code, entry in RUNNABLE.items() if entry.refused}
+    assert {line.partition(",")[0] for line in points} == {*RUNNABLE, "matched"} - refused
+    picture = (tmp_path / "dsaccum-export-1" / "curves.svg").read_text()
+    assert all(f"<!-- {code} -->" in picture for code in RUNNABLE)
+    assert picture.count("no curve: refused") == len(refused) > 0
+
+
+def test_all_says_what_it_leaves_out(tmp_path: Path) -> None:
+    done = dsaccum_compare(tmp_path, "--all", "--accumulation-steps", "1", "--task", "regression", "--steps", "3")
+    assert done.returncode == 0
+    assert "loss-divided-twice is left out: With gradient_accumulation_steps 1" in done.stderr
+    assert "loss-divided-twice" not in done.stdout
+    assert "loader-batch-differs" in done.stdout
 
 
 @pytest.mark.parametrize(
