@@ -145,13 +145,15 @@ class Program:
     """The given scripts and notebooks together.
 
     ``events``: in order. ``engines``: those that appear. ``schedulers``: dicts with ``source``, ``owner`` (``engine``,
-    ``prepared``, ``lightning`` or None) and ``total`` (a Number or None).
+    ``prepared``, ``lightning`` or None) and ``total`` (a Number or None). ``cut``: where following them was given up,
+    because there is too much; None where they were followed to their end.
     """
 
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.engines: list[Engine] = []
         self.schedulers: list[dict[str, Any]] = []
+        self.cut: Source | None = None
         #: What the checks have worked out of it, by name: a dozen of them ask for the same.
         self.derived: dict[Any, Any] = {}
 

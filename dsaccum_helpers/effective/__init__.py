@@ -98,6 +98,11 @@ class Effective:
 
     def _ask(self, job: Job) -> None:
         """Say what is missing."""
+        for program in job.programs:
+            if program.cut:
+                place = f"{program.cut.file} line {program.cut.line}"
+                text = f"What comes after {place}? That is too much to follow: give only the part that trains."
+                self.missing.append(text)
         if self.replicas is None and self.processes is None and (job.config or any(self.given)):
             self.missing.append(_ASK_PROCESSES)
         unknown = [key for key, fact in zip(KEYS, self.given, strict=True) if fact and fact.value is None]

@@ -17,10 +17,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dsaccum_helpers.doctor import check
 from dsaccum_helpers.job import Job, JobError, Source
 from dsaccum_helpers.readers import config, read, yaml_text
 from dsaccum_helpers.readers.arguments import from_words
 from dsaccum_helpers.readers.positions import scan
+from dsaccum_helpers.readers.script import state
 
 BOUNDED = settings(max_examples=150, deadline=2000, suppress_health_check=[HealthCheck.too_slow])
 NAMES = st.sampled_from(["a.json", "a.yaml", "a.txt", "upload", "a.md", "requirements.txt", "a.sh", "a.hjson"])
@@ -305,3 +307,24 @@ def test_a_name_of_two_lines_is_said_in_one() -> None:
     with pytest.raises(JobError, match=r"^a\?b\.json is empty\.") as caught:
         read([("a\nb.json", "")], Job())
     assert "\n" not in str(caught.value)
+
+
+def test_a_script_that_is_cut_short_is_not_called_right(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    lines = [
+        "import deepspeed",
+        "config = {'train_micro_batch_size_per_gpu': 1, 'gradient_accumulation_steps': 4}",
+        "engine, _, _, _ = deepspeed.initialize(model=model, config=config)",
+        "for batch in loader:",
+        "    loss = engine(batch)",
+        *(f"    print({number})" for number in range(40)),
+        "    engine.backward(loss / 4)",
+        "    engine.step()",
+    ]
+    path.write_text("\n".join(lines))
+    assert check(path, processes=1).codes[0] == "loss-divided-twice"
+    monkeypatch.setattr(state, "BUDGET", 100)
+    report = check(path, processes=1)
+    assert report.verdict == "incomplete"
+    (line,) = re.findall(r"after \S*train\.py line (\d+)\?", "".join(report.missing))
+    assert 5 < int(line) < 46

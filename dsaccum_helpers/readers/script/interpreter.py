@@ -36,7 +36,7 @@ class Interpreter(Statements):
                 self.module(stem)
             self._uncalled()
         except (Exhausted, RecursionError):
-            pass  # what was understood until here stands
+            self.program.cut = self.source(self.reached)  # what was understood until here stands
 
     def _prepare(self, file: str, tree: ast.Module) -> None:
         """Which function is in which file, and which attributes are counters."""

@@ -39,6 +39,7 @@ class State:
         self.words = words
         self.file = ""
         self.budget = BUDGET
+        self.reached: ast.stmt | None = None
         self.loops: list[Loop] = []
         self.guards: list[Guard] = []
         self.frames: list[Any] = []

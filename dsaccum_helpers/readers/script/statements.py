@@ -39,6 +39,7 @@ class Statements(Definitions):
         pending: Pending = []
         for statement in body:
             self.spend()
+            self.reached = statement
             handler = getattr(self, f"_{type(statement).__name__}", None)
             new: Pending = handler(statement, scope) or [] if handler else []
             self.guards += [guard for _, guard in new]
