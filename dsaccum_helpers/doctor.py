@@ -186,9 +186,12 @@ def _without_repetition(found: list[Finding]) -> list[Finding]:
     kept = [f for f in kept if not load(f.code).beside or faults & {*load(f.code).beside}]
     order = {code: place for place, code in enumerate(code for group in GROUPS.values() for code in group)}
     kept.sort(key=lambda f: (SEVERITIES.index(f.severity), load(f.code).rank, order[f.code]))
+    causes: dict[str, str] = {}
+    for cause in dict.fromkeys(finding.code for finding in kept):
+        for code in load(cause).explains:
+            causes.setdefault(code, cause)
     for finding in kept:
-        causes = (cause for cause in kept if finding.code in load(cause.code).explains and cause is not finding)
-        finding.because_of = next((cause.code for cause in causes), None)
+        finding.because_of = causes.get(finding.code)
     return kept
 
 

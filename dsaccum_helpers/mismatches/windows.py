@@ -93,7 +93,7 @@ def _other_choice(text: str, arms: dict[str, set[bool]]) -> bool:
 def compatible(one: Iterable[Guard], other: Iterable[Guard]) -> bool:
     """Can both happen in one pass, or do they stand in opposite branches?"""
     kinds = {(guard.text, guard.kind) for guard in one if guard.text}
-    return all((guard.text, _opposite(guard.kind)) not in kinds for guard in other)
+    return not kinds or all((guard.text, _opposite(guard.kind)) not in kinds for guard in other)
 
 
 def pairs(program: Program, kind: str = "deepspeed", steps: str = "step") -> list[Pair]:
@@ -141,9 +141,11 @@ def _nearest(backward: Event, steps: list[tuple[int, Event]]) -> list[tuple[int,
     """From each place of a step on: the first step in as many loops of the backward as possible."""
     found: list[tuple[int, Event]] = []
     most = -1
+    guarded, outermost = bool(backward.guards), backward.loops[0] if backward.loops else None
     for place, step in reversed(steps):
-        if compatible(backward.guards, step.guards):
-            shared = _shared(backward.loops, step.loops)
+        if not guarded or compatible(backward.guards, step.guards):
+            # Most steps of a long script stand in other loops.
+            shared = _shared(backward.loops, step.loops) if step.loops and step.loops[0] is outermost else 0
             found.append((place, step if shared >= most else found[-1][1]))
             most = max(most, shared)
     return found[::-1]
