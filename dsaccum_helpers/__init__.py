@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dsaccum_helpers.job import Job, JobError
     from dsaccum_helpers.setting import Setting, SettingError
     from dsaccum_helpers.training import Comparison, Runner, compare
+    from dsaccum_helpers.verification import Verification, verify
 
 __version__ = "0.1.0"
 __all__ = [
@@ -32,10 +33,12 @@ __all__ = [
     "Runner",
     "Setting",
     "SettingError",
+    "Verification",
     "check",
     "compare",
     "explain",
     "resolve_batch",
+    "verify",
 ]
 #: Name to the module that has it. Loaded when first asked for: arithmetic and diagnosis must start in milliseconds.
 _HOMES = {
@@ -47,6 +50,7 @@ _HOMES = {
     "check": "doctor",
     "explain": "commands.explain",
     **dict.fromkeys(("Comparison", "Runner", "compare"), "training"),
+    **dict.fromkeys(("Verification", "verify"), "verification"),
 }
 
 
@@ -58,7 +62,7 @@ def __getattr__(name: str) -> Any:
     try:
         found = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     except ModuleNotFoundError as error:
-        if _HOMES[name] != "training" or str(error.name).startswith(__name__):
+        if _HOMES[name] not in ("training", "verification") or str(error.name).startswith(__name__):
             raise
         from dsaccum_helpers.errors import DsaccumError
 

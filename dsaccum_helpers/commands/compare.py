@@ -7,13 +7,14 @@ import sys
 import time
 from contextlib import closing
 
+from dsaccum_helpers.commands.terminal import LastLine, Parser
 from dsaccum_helpers.job import JobError
 from dsaccum_helpers.mismatches import MATCHED, RUNNABLE, find
 from dsaccum_helpers.setting import DTYPES, OPTIMIZERS, SCHEDULES, TASKS, ZERO_STAGES, Setting
 
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
 if TYPE_CHECKING:
-    from typing import Any, NoReturn
+    from typing import Any
 
     from dsaccum_helpers.training import Comparison, Point, Runner, RunResult
 
@@ -64,11 +65,6 @@ OPTIONS: dict[str, tuple[str, type]] = {
     "--steps": ("optimizer_steps", int),
     "--seed": ("seed", int),
 }
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise JobError(f"{message}. Smallest fix: dsaccum compare --help shows the options.")
 
 
 def run(words: list[str]) -> int:
@@ -127,7 +123,7 @@ def _train(codes: list[str], setting: Setting, runner: Runner, oracle: bool) -> 
     for place, press in enumerate(presses):
         progress = _Progress(f"{place + 1} of {len(presses)}: " if len(presses) > 1 else "")
         done = compare(*press, setting=setting, runner=runner, oracle=oracle and place == 0, progress=progress)
-        progress.over()
+        progress.line.clear()
         results += [result for result in done.results if place == 0 or result.code in press]
     return Comparison(setting, results)
 
@@ -142,24 +138,17 @@ class _Progress:
     """How far the runs are, on a terminal's last line; nothing elsewhere."""
 
     def __init__(self, title: str) -> None:
-        self.title, self.began, self.shown = title, time.monotonic(), 0.0
+        self.title, self.began, self.line = title, time.monotonic(), LastLine()
 
     def __call__(self, comparison: Comparison, point: Point | None) -> None:
-        now = time.monotonic()
-        if sys.stderr.isatty() and now - self.shown >= 0.1:
+        if self.line.due():
             from dsaccum_helpers.plots import progress_text
 
-            self.shown = now
-            print(f"\r\x1b[K{self.title}{progress_text(comparison, self.began)}", end="", file=sys.stderr, flush=True)
-
-    def over(self) -> None:
-        """Leave the line empty again."""
-        if self.shown:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            self.line.show(self.title + progress_text(comparison, self.began))
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="dsaccum compare", add_help=False, allow_abbrev=False)
+    parser = Parser(prog="dsaccum compare", add_help=False, allow_abbrev=False)
     parser.add_argument("codes", nargs="*")
     for option, (name, kind) in OPTIONS.items():
         parser.add_argument(option, dest=name, type=kind)
