@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from dsaccum_helpers.training import Comparison, Point, Runner, RunResult
 
-__all__ = ["run"]
+__all__ = ["every", "run"]
 
 USAGE = """\
 dsaccum compare CODE [CODE ...] [options]
@@ -76,7 +76,7 @@ def run(words: list[str]) -> int:
         say(_usage())
         return 0
     setting = Setting(**{name: value for name, _ in OPTIONS.values() if (value := getattr(options, name)) is not None})
-    codes = _all(setting) if options.all else _chosen(options.codes)
+    codes = every(setting) if options.all else _chosen(options.codes)
     from dsaccum_helpers import Runner  # says what to install where the packages of the course are missing
     from dsaccum_helpers.exports import as_dict, export, refuse_foreign
     from dsaccum_helpers.training.comparison import check
@@ -105,7 +105,7 @@ def _chosen(codes: list[str]) -> list[str]:
     return chosen
 
 
-def _all(setting: Setting) -> list[str]:
+def every(setting: Setting) -> list[str]:
     """Every code that this setting can show; why not, for the others, on standard error."""
     reasons = {code: entry.needs(setting) for code, entry in RUNNABLE.items()}
     for code, reason in reasons.items():

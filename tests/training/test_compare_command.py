@@ -11,6 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from dsaccum_helpers import Setting
+from dsaccum_helpers.commands.compare import every
 from dsaccum_helpers.exports import FILES
 from dsaccum_helpers.mismatches import RUNNABLE
 
@@ -20,16 +22,6 @@ SHORT = ["--task", "regression", "--steps", "6", "--stage", "1", "--processes", 
 
 def dsaccum_compare(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*COMMAND, *words], cwd=folder, capture_output=True, text=True, timeout=300)
-
-
-def test_prints_predicted_beside_measured_and_writes_the_files(tmp_path: Path) -> None:
-    done = dsaccum_compare(tmp_path, "loss-divided-twice", "batch-product-mismatch", *SHORT, "--output", "seen")
-    assert (done.returncode, done.stderr) == (0, f"Written to {tmp_path / 'seen'}\n")
-    row = next(line for line in done.stdout.splitlines() if "× first gradient norm" in line)
-    # Four accumulation steps, divided by once more.
-    assert row.split()[-3:] == ["0.25", "0.25", "yes"]
-    assert "matched                       Finished: 6 optimizer steps." in done.stdout
-    assert {path.name for path in (tmp_path / "seen").iterdir()} == set(FILES)
 
 
 def test_json_has_the_setting_the_points_and_the_oracle(tmp_path: Path) -> None:
@@ -44,23 +36,27 @@ def test_json_has_the_setting_the_points_and_the_oracle(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "dsaccum-export-1" / "comparison.json").read_text())["rows"] == answer["rows"]
 
 
-def test_all_draws_a_small_picture_for_each_mistake_that_the_setting_can_show(tmp_path: Path) -> None:
-    done = dsaccum_compare(tmp_path, "--all", "--task", "regression", "--steps", "5", "--processes", "2")
-    assert done.returncode == 0, done.stderr
-    points = (tmp_path / "dsaccum-export-1" / "points.csv").read_text().splitlines()[1:]
+def test_all_prints_predicted_beside_measured_and_draws_a_small_picture_for_each(tmp_path: Path) -> None:
+    done = dsaccum_compare(tmp_path, "--all", *SHORT, "--output", "seen")
+    assert (done.returncode, done.stderr) == (0, f"Written to {tmp_path / 'seen'}\n")
+    rows = [line.split() for line in done.stdout.splitlines() if "× first gradient norm" in line]
+    # Four accumulation steps, divided by once more.
+    assert next(row for row in rows if row[0] == "loss-divided-twice")[-3:] == ["0.25", "0.25", "yes"]
+    assert "matched                       Finished: 6 optimizer steps." in done.stdout
+    assert {path.name for path in (tmp_path / "seen").iterdir()} == set(FILES)
+    points = (tmp_path / "seen" / "points.csv").read_text().splitlines()[1:]
     refused = {code for code, entry in RUNNABLE.items() if entry.refused}
     assert {line.partition(",")[0] for line in points} == {*RUNNABLE, "matched"} - refused
-    picture = (tmp_path / "dsaccum-export-1" / "curves.svg").read_text()
+    picture = (tmp_path / "seen" / "curves.svg").read_text()
     assert all(f"<!-- {code} -->" in picture for code in RUNNABLE)
     assert picture.count("no curve: refused") == len(refused) > 0
 
 
-def test_all_says_what_it_leaves_out(tmp_path: Path) -> None:
-    done = dsaccum_compare(tmp_path, "--all", "--accumulation-steps", "1", "--task", "regression", "--steps", "3")
-    assert done.returncode == 0
-    assert "loss-divided-twice is left out: With gradient_accumulation_steps 1" in done.stderr
-    assert "loss-divided-twice" not in done.stdout
-    assert "loader-batch-differs" in done.stdout
+def test_all_says_what_it_leaves_out(capsys: pytest.CaptureFixture[str]) -> None:
+    codes = every(Setting(gradient_accumulation_steps=1))
+    assert "loader-batch-differs" in codes
+    assert "loss-divided-twice" not in codes
+    assert "loss-divided-twice is left out: With gradient_accumulation_steps 1" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
