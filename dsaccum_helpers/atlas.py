@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import textwrap
 from typing import Any
@@ -11,7 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from dsaccum_helpers.mismatches import MATCHED, find
-from dsaccum_helpers.plots import QUANTITIES, alt_text, style
+from dsaccum_helpers.plots import QUANTITIES, Drawing, style
 from dsaccum_helpers.training.comparison import Comparison
 from dsaccum_helpers.training.events import ORACLE, RunResult
 
@@ -19,8 +18,8 @@ COLUMNS = 3
 _SIZE = (3.4, 2.3)  # inches of one small picture
 
 
-class Atlas:
-    """The page of one comparison with any number of mistakes; saves itself like ``Curves``. ``axes`` by code."""
+class Atlas(Drawing):
+    """The page of one comparison with any number of mistakes. ``axes`` by code."""
 
     def __init__(self, comparison: Comparison, dpi: int = 90) -> None:
         self.comparison = comparison
@@ -52,16 +51,3 @@ class Atlas:
             words = f"no curve: {result.ended}"
             axes.text(0.5, 0.5, words, transform=axes.transAxes, ha="center", fontsize=8)
         return axes
-
-    def png(self) -> bytes:
-        """The page as PNG."""
-        return self._save("png", {"Description": alt_text(self.comparison)})
-
-    def svg(self) -> bytes:
-        """The page as SVG; its ``<title>`` is the alternative text."""
-        return self._save("svg", {"Title": alt_text(self.comparison), "Date": None})
-
-    def _save(self, kind: str, metadata: dict[str, str | None]) -> bytes:
-        buffer = io.BytesIO()
-        self.figure.savefig(buffer, format=kind, metadata=metadata)
-        return buffer.getvalue()

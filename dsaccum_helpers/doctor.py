@@ -202,7 +202,7 @@ def at_worlds(job: Job, sizes: Iterable[int], **options: Any) -> dict[int, Repor
     for size in sizes:
         if size < 1:
             raise JobError(f"--for {size}: a number of processes is a positive integer. Smallest fix: --for 4,8.")
-        other = job.with_config(job.config) if job.config else job.with_config(None)
+        other = job.with_config(job.config)
         other.facts = {**job.facts, "processes": [Fact(size, Source("--for", key="processes"))]}
         if not launched or launched[0].value != size:
             # What a log says of the world that ran is no evidence about another one.

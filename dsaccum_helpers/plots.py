@@ -82,7 +82,27 @@ class Picture:
         return {"text/html": self.html, "text/plain": self.alt}
 
 
-class Curves:
+class Drawing:
+    """A figure of one comparison that saves itself, with its alternative text inside."""
+
+    comparison: Comparison
+    figure: Figure
+
+    def png(self) -> bytes:
+        """The figure as PNG."""
+        return self._save("png", {"Description": alt_text(self.comparison)})
+
+    def svg(self) -> bytes:
+        """The figure as SVG; its ``<title>`` is the alternative text."""
+        return self._save("svg", {"Title": alt_text(self.comparison), "Date": None})
+
+    def _save(self, kind: str, metadata: dict[str, str | None]) -> bytes:
+        buffer = io.BytesIO()
+        self.figure.savefig(buffer, format=kind, metadata=metadata)
+        return buffer.getvalue()
+
+
+class Curves(Drawing):
     """The figure of one comparison: made once, then ``update`` moves the lines to what has been measured so far.
 
     ``axes`` by quantity (``QUANTITIES``), ``lines`` by code and quantity.
@@ -160,19 +180,6 @@ class Curves:
             self.optimum.set_ydata([optimum, optimum])
             self.optimum.set_visible(True)
             losses.append(optimum)
-
-    def png(self) -> bytes:
-        """The figure as PNG."""
-        return self._save("png", {"Description": alt_text(self.comparison)})
-
-    def svg(self) -> bytes:
-        """The figure as SVG; its ``<title>`` is the alternative text."""
-        return self._save("svg", {"Title": alt_text(self.comparison), "Date": None})
-
-    def _save(self, kind: str, metadata: dict[str, str | None]) -> bytes:
-        buffer = io.BytesIO()
-        self.figure.savefig(buffer, format=kind, metadata=metadata)
-        return buffer.getvalue()
 
 
 def _fit(axes: Any, quantity: str, values: Iterable[float]) -> None:

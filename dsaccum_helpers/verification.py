@@ -16,6 +16,7 @@ from typing import Any
 from dsaccum_helpers.setting import DTYPES, OPTIMIZERS, ZERO_STAGES, Setting, SettingError
 from dsaccum_helpers.training.comparison import default_runner
 from dsaccum_helpers.training.events import ORACLE, RunResult
+from dsaccum_helpers.training.runner import begins_adam_ahead
 
 TRAIN_BATCH = 32
 UPDATES = 20
@@ -25,10 +26,7 @@ EXACT = 1e-6
 #: At torch's own rate. Adam divides a gradient by its size, so where one is hardly larger than its rounding, the weight
 #: moves by a share of the rate that only the order of the sum decides; a large rate would amplify it.
 ADAM_RATE = 0.001
-#: What is known to be wrong in an installed version: (optimizer, dtype, stage) to its name.
-KNOWN_FAULTS = {
-    ("Adam", "bf16", 0): "DeepSpeed begins Adam one step ahead when it makes its bf16 optimizer at ZeRO-0",
-}
+ADAM_AHEAD = "DeepSpeed begins Adam one step ahead when it makes its bf16 optimizer at ZeRO-0"
 
 Progress = Callable[[int, int], None]
 
@@ -189,7 +187,7 @@ def _row(result: RunResult, oracles: dict[Any, RunResult], starts: dict[Any, Run
     else:
         distance = _spread(result.weights - oracle.weights) / _spread(oracle.weights - start.weights)
     if distance is not None:
-        words = KNOWN_FAULTS.get((*key, setting.zero_stage), "the weights part by more than rounding explains")
+        words = ADAM_AHEAD if begins_adam_ahead(setting) else "the weights part by more than rounding explains"
     return Row(
         setting.zero_stage,
         setting.dtype,

@@ -99,22 +99,11 @@ def _drop_output() -> None:
 
 def _run(words: list[str]) -> int:
     command, rest = (words[0], words[1:]) if words else (None, [])
-    if command == "check":
-        from dsaccum_helpers.commands.check import run
+    if command in COMMANDS:
+        from importlib import import_module
 
-        return run(rest)
-    if command == "explain":
-        from dsaccum_helpers.commands.explain import run
-
-        return run(rest)
-    if command == "compare":
-        from dsaccum_helpers.commands.compare import run
-
-        return run(rest)
-    if command == "verify":
-        from dsaccum_helpers.commands.verify import run
-
-        return run(rest)
+        status: int = import_module(f"{__name__}.{command}").run(rest)
+        return status
     if command in ("-h", "--help", "help"):
         say(USAGE)
         return 0

@@ -9,7 +9,7 @@ from contextlib import closing
 
 from dsaccum_helpers.commands.terminal import LastLine, Parser
 from dsaccum_helpers.job import JobError
-from dsaccum_helpers.mismatches import MATCHED, RUNNABLE, find
+from dsaccum_helpers.mismatches import RUNNABLE, runnable
 from dsaccum_helpers.setting import DTYPES, OPTIMIZERS, SCHEDULES, TASKS, ZERO_STAGES, Setting
 
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
@@ -76,13 +76,14 @@ def run(words: list[str]) -> int:
         say(_usage())
         return 0
     setting = Setting(**{name: value for name, _ in OPTIONS.values() if (value := getattr(options, name)) is not None})
-    codes = every(setting) if options.all else _chosen(options.codes)
+    if not (options.codes or options.all):
+        raise JobError(f"dsaccum compare needs a code. Smallest fix: dsaccum compare {next(iter(RUNNABLE))}.")
+    codes = every(setting) if options.all else list(dict.fromkeys(options.codes))
+    for code in codes:
+        runnable(code, setting)  # all of them, before the first is trained
     from dsaccum_helpers import Runner  # says what to install where the packages of the course are missing
     from dsaccum_helpers.exports import as_dict, export, refuse_foreign
-    from dsaccum_helpers.training.comparison import check
 
-    for code in codes:
-        check(setting, [code])  # all of them, before the first is trained
     if options.output is not None:
         refuse_foreign(options.output)
     with closing(Runner()) as runner:
@@ -92,17 +93,6 @@ def run(words: list[str]) -> int:
     folder = export(comparison, options.output, machine)  # last: what was measured is printed even on a full disk
     print(f"Written to {folder}", file=sys.stderr)
     return int(not _holds(comparison))
-
-
-def _chosen(codes: list[str]) -> list[str]:
-    """The codes that were typed, each once. Raises ``DsaccumError`` for one that no run can show."""
-    if not codes:
-        raise JobError(f"dsaccum compare needs a code. Smallest fix: dsaccum compare {next(iter(RUNNABLE))}.")
-    chosen = list(dict.fromkeys(find(code).code for code in codes))
-    for code in chosen:
-        if code not in RUNNABLE and code != MATCHED.code:
-            raise JobError(f"{code} cannot be shown by a run yet. Smallest fix: one of {', '.join(RUNNABLE)}.")
-    return chosen
 
 
 def every(setting: Setting) -> list[str]:

@@ -125,6 +125,19 @@ class Job:
         other.__dict__.update({**self.__dict__, "configs": [config] if config else []})
         return other
 
+    def clone(self) -> Job:
+        """A job whose facts and configs can be changed; what was read of scripts and logs is shared."""
+        from copy import copy, deepcopy
+
+        new = copy(self)
+        new.facts = {name: list(facts) for name, facts in self.facts.items()}
+        new.configs = []
+        for config in self.configs:
+            fresh = copy(config)
+            fresh.values, fresh.places = deepcopy(config.values), dict(config.places)
+            new.configs.append(fresh)
+        return new
+
     def add(self, name: str, value: Any, source: Source | None = None) -> None:
         """One more source for a fact; the first one counts (``value``), all are kept (``all``)."""
         self.facts.setdefault(name, []).append(Fact(value, source or Source()))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 from itertools import combinations
 
-from dsaccum_helpers.job import BATCH_KEYS, Config, Job
+from dsaccum_helpers.job import BATCH_KEYS, Job
 from dsaccum_helpers.mend import mended, placed
 from dsaccum_helpers.mend.files import Originals, encoded
 from dsaccum_helpers.mend.tree import Unmendable
@@ -96,7 +95,7 @@ def _steps(
             changed = {name: value for name, value in fix.set.items() if repr(job.value(name)) != repr(value)}
             places = _places(job, changed, originals)
             for names in _choices(job, changed) if places else ():
-                trial = _clone(job)
+                trial = job.clone()
                 for name in names:
                     trial.set(name, changed[name])
                 after = diagnose(trial)
@@ -138,15 +137,3 @@ def _mended(finding: Finding, fix: Fix, before: Report, after: Report) -> bool:
     numbers = {name: fix.set[name] for name in BATCH_KEYS if isinstance(fix.set.get(name), int)}
     kept = all(after.batch.get(name) in (value, None) for name, value in numbers.items())
     return kept and wrong <= set(before.codes)
-
-
-def _clone(job: Job) -> Job:
-    """A job that can be changed; what was read of scripts and logs is shared."""
-    new = copy.copy(job)
-    new.facts = {name: list(facts) for name, facts in job.facts.items()}
-    new.configs = []
-    for config in job.configs:
-        fresh: Config = copy.copy(config)
-        fresh.values, fresh.places = copy.deepcopy(config.values), dict(config.places)
-        new.configs.append(fresh)
-    return new

@@ -13,6 +13,7 @@ from dsaccum_helpers.mismatches.entry import Mismatch
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
 if TYPE_CHECKING:
     from dsaccum_helpers.mismatches.prediction import Prediction
+    from dsaccum_helpers.setting import Setting
 
     CATALOGUE: dict[str, Mismatch]
     RUNNABLE: dict[str, Mismatch]
@@ -28,6 +29,7 @@ __all__ = [
     "entry",
     "find",
     "load",
+    "runnable",
 ]
 
 MATCHED = Mismatch()
@@ -129,6 +131,20 @@ def find(code: str | None) -> Mismatch:
     advice = f"use {near[0]}" if near else f"use one of {', '.join(codes)}"
     shown = repr(code) if len(repr(code)) < 60 else repr(code)[:60] + "…"
     raise UnknownMismatchError(f"{shown} is not a mismatch of the catalogue. Smallest fix: {advice}.")
+
+
+def runnable(code: str | None, setting: Setting) -> Mismatch:
+    """The entry with this code, as ``find`` gives it. Raises ``SettingError`` where no run of the setting shows it."""
+    from dsaccum_helpers.setting import SettingError
+
+    entry = find(code)
+    if entry is not MATCHED and entry.code not in _RUNNABLE:
+        advice = f"one of {', '.join(_RUNNABLE)}"
+        raise SettingError(f"{entry.code} cannot be shown by a run yet. Smallest fix: {advice}.")
+    reason = entry.needs(setting)
+    if reason:
+        raise SettingError(f"{entry.code}: {reason}")
+    return entry
 
 
 def __getattr__(name: str) -> object:

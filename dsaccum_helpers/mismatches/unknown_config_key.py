@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 from dsaccum_helpers.batch import KEYS
 from dsaccum_helpers.effective import effective
 from dsaccum_helpers.effective.versions import older
@@ -88,13 +86,12 @@ class UnknownConfigKey(Mismatch):
 
 def _mended(job: Job, config: Config, keys: list[Key]) -> Any:
     """The effective numbers with the right keys in the wrong ones' places."""
-    trial, changed = copy.copy(job), copy.copy(config)
-    changed.values = copy.deepcopy(config.values)
+    trial = job.clone()
+    changed = trial.configs[job.configs.index(config)]
     for key in keys:
         changed.change(key.path, None)
         if changed.get(*key.meant) is None:
             changed.change(key.meant, key.value)
-    trial.configs = [changed if one is config else one for one in job.configs]
     return effective(trial)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from dsaccum_helpers.mismatches import MATCHED, find
+from dsaccum_helpers.mismatches import MATCHED, find, runnable
 from dsaccum_helpers.setting import Setting, SettingError, check_setting
 from dsaccum_helpers.training.events import ORACLE, Point, RunResult
 from dsaccum_helpers.training.run import AnyRun
@@ -151,9 +151,7 @@ def check(setting: Setting, codes: Sequence[str]) -> list[str]:
     check_setting(setting)
     chosen = [code for code in dict.fromkeys(find(code).code for code in codes) if code != MATCHED.code]
     for code in chosen:
-        reason = find(code).needs(setting)
-        if reason:
-            raise SettingError(f"{code}: {reason}")
+        runnable(code, setting)
     if len(chosen) > MOST_MISMATCHES:
         raise SettingError(f"{len(chosen)} mismatches in one press. Smallest fix: choose at most {MOST_MISMATCHES}.")
     return chosen

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from copy import copy
 
-from dsaccum_helpers.mismatches import find
+from dsaccum_helpers.mismatches import runnable
 from dsaccum_helpers.setting import Setting, SettingError
 from dsaccum_helpers.training.endings import conclude_unstarted
 from dsaccum_helpers.training.events import ORACLE, Point, RunResult
@@ -43,10 +43,7 @@ class RecordedRunner:
 
     def start(self, setting: Setting, mismatch: str | None = None, *, keep_weights: bool = False) -> RecordedRun:
         """A run of this code, if it was recorded. Raises as ``Runner.start`` does."""
-        code = ORACLE if mismatch == ORACLE else find(mismatch).code
-        reason = None if mismatch == ORACLE else find(mismatch).needs(setting)
-        if reason:
-            raise SettingError(f"{mismatch}: {reason}")
+        code = ORACLE if mismatch == ORACLE else runnable(mismatch, setting).code
         if code not in self.results:
             raise SettingError(f"{code} was not recorded. Smallest fix: use the real Runner.")
         return RecordedRun(setting, self.results[code])

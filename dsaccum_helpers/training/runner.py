@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from dsaccum_helpers.mismatches import find
+from dsaccum_helpers.mismatches import runnable
 from dsaccum_helpers.setting import MAXIMUM, Setting, SettingError, check_setting
 from dsaccum_helpers.training import endings
 from dsaccum_helpers.training.events import ORACLE, Point, RunError
@@ -29,6 +29,11 @@ from dsaccum_helpers.training.run import Run
 
 STALL_SECONDS = 60.0
 """A run that gives no sign of life for so long is ended: a hung rank never ends by itself."""
+
+
+def begins_adam_ahead(setting: Setting) -> bool:
+    """Does DeepSpeed 0.19 take one Adam step with an empty gradient when it makes its optimizer for this setting?"""
+    return (setting.dtype, setting.optimizer, setting.zero_stage) == ("bf16", "Adam", 0)
 
 
 class Runner:
@@ -72,7 +77,7 @@ class Runner:
                 f"{setting.processes} processes share {machine['cores']} processor cores: "
                 "the numbers stay right, the run is slower."
             )
-        if (setting.dtype, setting.optimizer, setting.zero_stage) == ("bf16", "Adam", 0):
+        if begins_adam_ahead(setting):
             words.append(
                 "With bf16 and Adam at ZeRO-0, DeepSpeed 0.19 begins with Adam one step ahead: "
                 "the right run differs from the oracle too. ZeRO-1 does not."
@@ -85,16 +90,13 @@ class Runner:
         Raises ``SettingError``, ``UnknownMismatchError`` or ``RunError``; then nothing has been started.
         """
         check_setting(setting)
-        entry = None if mismatch == ORACLE else find(mismatch)
-        reason = entry.needs(setting) if entry else None
-        if reason:
-            raise SettingError(f"{mismatch}: {reason}")
+        code = ORACLE if mismatch == ORACLE else runnable(mismatch, setting).code
         if setting.processes > self.most_processes():
             raise SettingError(
                 f"processes is {setting.processes}, and this machine has {self.most_processes()} GPUs, one for each. "
                 f"Smallest fix: processes {self.most_processes()}."
             )
-        return Run(setting, entry.code if entry else ORACLE, keep_weights)
+        return Run(setting, code, keep_weights)
 
     def stream(self, runs: Sequence[Run], *, parallel: int | None = None) -> Iterator[tuple[Run, Point | None]]:
         """Begin the runs in order, as many at a time as there are cores, and yield each point as it comes.

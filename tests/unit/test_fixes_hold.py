@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from dsaccum_helpers.doctor import diagnose, read_job
-from dsaccum_helpers.job import FRAMEWORKS, Config, Job
+from dsaccum_helpers.job import FRAMEWORKS, Job
 
 COUNTS = st.sampled_from([1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 20, 32, 64, 100, 256])
 FLAGS = st.booleans()
@@ -108,24 +107,12 @@ VERSIONS = some_of(
 )
 
 
-def clone(job: Job) -> Job:
-    """A job whose facts and config can be changed."""
-    new = copy.copy(job)
-    new.facts = {name: list(facts) for name, facts in job.facts.items()}
-    new.configs = []
-    for config in job.configs:
-        fresh: Config = copy.copy(config)
-        fresh.values, fresh.places = copy.deepcopy(config.values), dict(config.places)
-        new.configs.append(fresh)
-    return new
-
-
 def failures(job: Job) -> list[tuple[str, str, dict[str, Any]]]:
     """Every fix that does not mend its finding: code, message, what was set."""
     found = []
     for finding in diagnose(job).findings:
         for fix in finding.fixes:
-            trial = clone(job)
+            trial = job.clone()
             for name, value in fix.set.items():
                 trial.set(name, value)
             if fix.set and finding.code in diagnose(trial).codes:
