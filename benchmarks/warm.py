@@ -127,8 +127,8 @@ class Bench:
         from dsaccum_helpers.training.tasks import Loader, Stream, load_task
 
         stream = Stream(load_task(setting.task), setting)
-        size, length = setting.train_micro_batch_size_per_gpu, setting.micro_batches
-        return Loader(stream, size, length, self.rank, self.processes, self.device)
+        sizes, length = (setting.train_micro_batch_size_per_gpu,), setting.micro_batches
+        return Loader(stream, sizes, length, self.rank, self.processes, self.device)
 
     def emit(self, event: dict[str, Any]) -> None:
         """As a training process does it: a line into a pipe."""

@@ -117,9 +117,16 @@ def load(code: str) -> Mismatch:
 
 
 def find(code: str | None) -> Mismatch:
-    """The entry with this code; ``None`` and ``"matched"`` give the right run. Raises ``UnknownMismatchError``."""
+    """The entry with this code; ``None`` and ``"matched"`` give the right run, ``CODE:mended`` the mended one.
+
+    Raises ``UnknownMismatchError``.
+    """
     if code is None or code == MATCHED.code:
         return MATCHED
+    if isinstance(code, str) and code.endswith(":mended"):
+        from dsaccum_helpers.mismatches.mended import SUFFIX, Mended
+
+        return Mended(find(code.removesuffix(SUFFIX)))
     codes = [code for group in GROUPS.values() for code in group]
     if isinstance(code, str) and code in codes:
         return load(code)
@@ -138,12 +145,12 @@ def runnable(code: str | None, setting: Setting) -> Mismatch:
     from dsaccum_helpers.setting import SettingError
 
     entry = find(code)
-    if entry is not MATCHED and entry.code not in _RUNNABLE:
-        advice = f"one of {', '.join(_RUNNABLE)}"
-        raise SettingError(f"{entry.code} cannot be shown by a run yet. Smallest fix: {advice}.")
-    reason = entry.needs(setting)
-    if reason:
-        raise SettingError(f"{entry.code}: {reason}")
+    if entry is not MATCHED and entry.code.removesuffix(":mended") not in _RUNNABLE:
+        reason = entry.not_reproduced or "No run shows it."
+        raise SettingError(f"{entry.code}: {reason} Smallest fix: one of {', '.join(_RUNNABLE)}.")
+    unfit = entry.needs(setting)
+    if unfit:
+        raise SettingError(f"{entry.code}: {unfit}")
     return entry
 
 

@@ -1,8 +1,8 @@
 """What every entry of the catalogue can do; each entry is one file beside this one.
 
 An entry explains itself in words and looks for itself in a Job (``check``). Where a run can show it, it says how its
-run differs from the right one (``config``, ``loop``, ``loader_batch_size``, ``epochs``), and predicts what that does
-to training *before* anything runs (``predict``).
+run differs from the right one (``config``, ``loop``, ``loader_sizes``, ``epochs``), predicts what that does to training
+*before* anything runs (``predict``), and how the mended run looks (``mended_loop``, ``mended_config``).
 Nothing here imports torch: the loops are given a ``run`` with an engine, and call it.
 """
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dsaccum_helpers.job import Job, Source
     from dsaccum_helpers.mismatches.prediction import Prediction
     from dsaccum_helpers.setting import Setting
+    from dsaccum_helpers.training.tasks import Task
 
 
 class Mismatch:
@@ -43,6 +44,10 @@ class Mismatch:
     script_owns_scheduler = False
     #: ``deepspeed.initialize`` raises: there is no curve, only the engine's words and ours.
     refused = False
+    #: The loop calls ``optimizer.step`` itself, so that updates are counted there too.
+    bypasses_engine_step = False
+    #: Why no run shows this entry on a learner's machine; empty where one does.
+    not_reproduced = ""
 
     def check(self, job: Job) -> Iterable[Finding]:
         """What of this mismatch the job shows; nothing where it is absent, or cannot be known."""
@@ -71,9 +76,21 @@ class Mismatch:
         """The DeepSpeed configuration of the wrong run."""
         return setting.ds_config()
 
+    def stops(self, setting: Setting) -> str | None:
+        """Where the engine stops the wrong loop before its first update: why, with the smallest remedy."""
+        return None
+
     def loader_batch_size(self, setting: Setting) -> int:
         """Samples in each micro-batch that the loader really gives."""
         return setting.train_micro_batch_size_per_gpu
+
+    def loader_sizes(self, setting: Setting) -> tuple[int, ...]:
+        """The same where the micro-batches differ: repeated in this order."""
+        return (self.loader_batch_size(setting),)
+
+    def prepare(self, task: Task) -> Task:
+        """The task with what the mistake needs to show, in the wrong, the mended and the full-batch run alike."""
+        return task
 
     def epochs(self, setting: Setting) -> tuple[int, int]:
         """How many epochs are trained, and how many micro-batches one process reads in each."""
@@ -81,6 +98,16 @@ class Mismatch:
 
     loop: Any = None
     """The wrong training loop, called with a ``run``; ``None`` where the loop is the right one."""
+    mended_loop: Any = None
+    """The mended training loop; ``None`` where it is the right one."""
+
+    def mended_config(self, setting: Setting) -> dict[str, Any]:
+        """The DeepSpeed configuration of the mended run."""
+        return setting.ds_config()
+
+    def mended_sizes(self, setting: Setting) -> tuple[int, ...]:
+        """What the loader of the mended run gives, as ``loader_sizes``."""
+        return (setting.train_micro_batch_size_per_gpu,)
 
     def predict(self, setting: Setting) -> Prediction:
         """The consequence, before the run."""
@@ -104,25 +131,33 @@ class Mismatch:
         optimizer_steps: int | None = None,
         scheduler_steps: tuple[int, ...] | None = None,
         gradient_clipping: float | None = None,
+        later: tuple[tuple[float, ...], ...] = (),
+        first_rank_only: bool = False,
     ) -> Prediction:
         """The right run's prediction with what the entry changes."""
+        from dataclasses import replace
+
         from dsaccum_helpers.mismatches.prediction import Prediction
 
         count = setting.gradient_accumulation_steps
-        weights = (1 / count,) * count if weights is None else weights
         steps = setting.optimizer_steps if optimizer_steps is None else optimizer_steps
-        size = self.loader_batch_size(setting)
-        return Prediction(
-            weights=weights,
-            micro_batch_size=size,
-            optimizer_steps=0 if self.refused else steps,
-            samples=0 if self.refused else steps * len(weights) * size * setting.processes,
-            learning_rates=()
-            if self.refused
-            else tuple(setting.rate_at(step) for step in scheduler_steps or range(steps)),
+        refused = self.refused or self.stops(setting) is not None
+        sizes = self.loader_sizes(setting)
+        rates = tuple(setting.rate_at(step) for step in scheduler_steps or range(steps))
+        prediction = Prediction(
+            weights=(1 / count,) * count if weights is None else weights,
+            micro_batch_size=sizes[0],
+            optimizer_steps=0 if refused else steps,
+            samples=0,
+            learning_rates=() if refused else rates,
             gradient_clipping=setting.gradient_clipping if gradient_clipping is None else gradient_clipping,
-            refused=self.refused,
+            refused=refused,
+            later=later,
+            sizes=sizes if len(sizes) > 1 else (),
+            first_rank_only=first_rank_only,
         )
+        read = sum(size for window in prediction.windows() for size, _ in window)
+        return replace(prediction, samples=read * setting.processes)
 
 
 def needs_accumulation(setting: Setting) -> str | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import cycle, islice
 
 
 @dataclass(frozen=True)
@@ -10,9 +12,12 @@ class Prediction:
     """What a run will do, worked out from the setting alone.
 
     ``weights``: the factor with which each micro-batch of one process enters the first update (1 / accumulation steps
-    each, in a right run; the mean over processes comes on top). ``micro_batch_size``: samples in each of them.
-    ``optimizer_steps``: updates that will happen. ``samples``: samples read by all processes up to the last update.
-    ``learning_rates``: one for each update. ``gradient_clipping``: the norm at which the engine clips, 0.0 for none.
+    each, in a right run; the mean over processes comes on top). ``later``: the same for the updates behind it, where
+    they differ; the last one is repeated. ``micro_batch_size``: samples in each micro-batch; ``sizes``: the same where
+    they differ, repeated in this order. ``optimizer_steps``: updates that will happen. ``samples``: samples read by all
+    processes up to the last update. ``learning_rates``: one for each update. ``gradient_clipping``: the norm at which
+    the engine clips, 0.0 for none. ``first_rank_only``: the processes do not exchange gradients, and what is measured
+    on the first one is its own. ``refused``: the engine stops before the first update.
     """
 
     weights: tuple[float, ...]
@@ -22,3 +27,13 @@ class Prediction:
     learning_rates: tuple[float, ...]
     gradient_clipping: float
     refused: bool = False
+    later: tuple[tuple[float, ...], ...] = ()
+    sizes: tuple[int, ...] = ()
+    first_rank_only: bool = False
+
+    def windows(self) -> Iterator[list[tuple[int, float]]]:
+        """For each update its micro-batches: (samples of one process, weight)."""
+        sizes = cycle(self.sizes or (self.micro_batch_size,))
+        for step in range(self.optimizer_steps):
+            weights = self.later[min(step, len(self.later)) - 1] if step and self.later else self.weights
+            yield list(zip(islice(sizes, len(weights)), weights, strict=True))

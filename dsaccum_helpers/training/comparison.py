@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from dsaccum_helpers.mismatches import MATCHED, find, runnable
+from dsaccum_helpers.mismatches import MATCHED, Mismatch, find, runnable
+from dsaccum_helpers.mismatches.mended import Mended
 from dsaccum_helpers.setting import Setting, SettingError, check_setting
 from dsaccum_helpers.training.events import ORACLE, Point, RunResult
 from dsaccum_helpers.training.run import AnyRun
@@ -86,8 +87,11 @@ class Comparison:
 
         for name in ("gradient_norm", "update_norm"):
             quantity = f"× first {name.replace('_', ' ')}"
-            predicted = ratio(getattr(expected, name), getattr(expected, f"full_batch_{name}")) if expected else None
-            measured = ratio(getattr(first, name), getattr(base, name)) if first and base else None
+            full = getattr(expected, f"full_batch_{name}") if expected else None
+            predicted = ratio(getattr(expected, name), full) if expected else None
+            # Where the entry changes the task, the right run of this comparison trains something else.
+            right_one = full if changes_task(result.code) else getattr(base, name) if base else None
+            measured = ratio(getattr(first, name), right_one) if first else None
             yield Row(result.code, quantity, predicted, measured)
         last = result.points[-1].samples if result.points else 0
         steps = len(result.steps)
@@ -95,10 +99,17 @@ class Comparison:
         yield Row(result.code, "samples used", prediction.samples, last if over else None)
         per_step = ratio(prediction.samples, prediction.optimizer_steps), ratio(last, steps)
         yield Row(result.code, "samples per step", per_step[0], per_step[1] if over else None)
+        yield from self._distance(result)
         rates = [point.learning_rate or 0.0 for point in result.steps]
         predicted = ratio(_mean(prediction.learning_rates), _mean(right.learning_rates))
         base_rates = _mean([point.learning_rate or 0.0 for point in self.matched.steps])
         yield Row(result.code, "× mean learning rate", predicted, ratio(_mean(rates), base_rates) if over else None)
+
+    def _distance(self, result: RunResult) -> Iterator[Row]:
+        """How far the weights are from their start when all is over, beside plain PyTorch, where that was asked for."""
+        predicted = result.expected.distance if result.expected else None
+        if predicted is not None:
+            yield Row(result.code, "distance of the weights", predicted, result.distance)
 
     def _repr_html_(self) -> str:
         """The table, as a notebook shows it."""
@@ -118,6 +129,13 @@ class Comparison:
             for row in self.rows()
         ]
         return "\n".join(lines + [f"{result.code:30}{result.sentence}" for result in self.results])
+
+
+def changes_task(code: str) -> bool:
+    """Does the entry need another model, or other data, than the right run of a comparison?"""
+    entry = find(code)
+    entry = entry.entry if isinstance(entry, Mended) else entry
+    return type(entry).prepare is not Mismatch.prepare
 
 
 def planned_micro_batches(result: RunResult) -> int:

@@ -61,13 +61,17 @@ def _steps(count: int) -> str:
 
 def _words_of_refusal(result: RunResult, report: dict[str, Any]) -> None:
     result.engine_words = report.get("words", "")
-    config = find(result.code).config(result.setting)
-    given: dict[str, Any] = {key: config.get(key) for key in KEYS}
+    entry = find(result.code)
+    stops, config = entry.stops(result.setting), entry.config(result.setting)
+    given: dict[str, Any] = {key: config.get(key) for key in KEYS} if isinstance(config, dict) else {}
+    result.our_words = stops or f"{entry.title}. Smallest fix: {entry.remedy}"
     try:
-        resolve_batch(**given, world_size=result.setting.processes)
+        if not stops and given:
+            resolve_batch(**given, world_size=result.setting.processes)
     except BatchError as error:
         result.our_words = str(error)
-    result.sentence = "DeepSpeed refused the configuration; nothing was trained."
+    what = "stopped the loop before its first update" if stops else "refused the configuration"
+    result.sentence = f"DeepSpeed {what}; nothing was trained."
 
 
 def _sentence_of_failure(run: Run) -> str:

@@ -44,13 +44,15 @@ class Point:
 class Expected:
     """What plain PyTorch makes of a ``Prediction``: the norms of the first update (L2), ``None`` where there is none.
 
-    ``full_batch_gradient_norm`` and ``full_batch_update_norm`` are those of the right run.
+    ``full_batch_gradient_norm`` and ``full_batch_update_norm`` are those of the right run. ``distance``: how far the
+    weights are from their start when the run is over (L2), where that was asked for.
     """
 
     gradient_norm: float | None
     update_norm: float | None
     full_batch_gradient_norm: float
     full_batch_update_norm: float
+    distance: float | None = None
 
 
 @dataclass
@@ -60,6 +62,7 @@ class RunResult:
     ``sentence`` says how it ended, in words for a learner; ``engine_words`` is what DeepSpeed said where it refused,
     and ``our_words`` says the same with a remedy. ``log`` is the end of what the processes wrote, for the curious.
     ``optimum`` is the smallest evaluation loss that any weights can reach, where the task has one in closed form.
+    ``distance``: how far the weights are from their start at the end (L2).
     ``weights`` (fp32, flat, in the order of ``module.parameters()``) is kept only on request.
     """
 
@@ -73,6 +76,7 @@ class RunResult:
     our_words: str = ""
     log: str = ""
     weights: Any = None
+    distance: float | None = None
     micro_batches_read: int = 0
     optimum: float | None = None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,28 +108,39 @@ def l2_norm(tensors: list[torch.Tensor] | tuple[torch.Tensor, ...]) -> float:
     return float(torch.stack(torch._foreach_norm(tensors, 2, dtype=torch.float32)).norm())
 
 
-def first_update(
-    task: Task, setting: Setting, prediction: Prediction, device: torch.device, beat: Callable[[], None]
-) -> tuple[float, float]:
-    """The norms that the predicted weights give at the first update, by plain PyTorch from the initial weights."""
-    oracle, stream = Oracle(task, setting, device), Stream(task, setting)
-    # The micro-batches that all processes read at one time lie side by side: the mean over them is one mean.
-    size = prediction.micro_batch_size * setting.processes
-    for index, weight in enumerate(prediction.weights):
-        if weight:
-            oracle.accumulate(*stream.take(index * size, size), weight)
-            beat()
-    for group in oracle.optimizer.param_groups:
-        group["lr"] = prediction.learning_rates[0]
-    return oracle.update(prediction.gradient_clipping)
+def replay(oracle: Oracle, prediction: Prediction, beat: Callable[[], None]) -> Iterator[tuple[float, float]]:
+    """Train the oracle as predicted, update by update: (gradient norm before clipping, norm of the change)."""
+    stream, read, processes = Stream(oracle.task, oracle.setting), 0, oracle.setting.processes
+    for step, window in enumerate(prediction.windows()):
+        for size, weight in window:
+            if weight:
+                # What all processes read at one time lies side by side: the mean over them is one mean.
+                oracle.accumulate(*stream.take(read, size * (1 if prediction.first_rank_only else processes)), weight)
+                beat()
+            read += size * processes
+        for group in oracle.optimizer.param_groups:
+            group["lr"] = prediction.learning_rates[step]
+        yield oracle.update(prediction.gradient_clipping)
+
+
+def _distance(oracle: Oracle, start: list[torch.Tensor]) -> float:
+    """How far the oracle's weights are from where they began (L2)."""
+    return l2_norm(torch._foreach_sub(oracle.masters, start))
 
 
 def expect(
-    task: Task, setting: Setting, mismatch: Mismatch, device: torch.device, beat: Callable[[], None]
+    task: Task,
+    setting: Setting,
+    mismatch: Mismatch,
+    device: torch.device,
+    beat: Callable[[], None],
+    *,
+    to_the_end: bool = False,
 ) -> Expected:
     """What plain PyTorch says about the first update of this run, and of one full batch.
 
-    ``beat`` is called after each backward pass: a long window takes long here too.
+    ``beat`` is called after each backward pass: a long window takes long here too. ``to_the_end``: the distance that
+    the weights move in the whole run as well, which takes as long as a run in plain PyTorch.
     """
     full = Oracle(task, setting, device)
     full.accumulate(*Stream(task, setting).take(0, setting.train_batch_size))
@@ -137,4 +148,9 @@ def expect(
     prediction = mismatch.predict(setting)
     if not prediction.optimizer_steps:
         return Expected(None, None, *right)
-    return Expected(*first_update(task, setting, prediction, device, beat), *right)
+    wrong = Oracle(task, setting, device)
+    start, updates = [master.clone() for master in wrong.masters], replay(wrong, prediction, beat)
+    first = next(updates)
+    for _ in updates if to_the_end else ():
+        pass
+    return Expected(*first, *right, _distance(wrong, start) if to_the_end else None)

@@ -1,6 +1,6 @@
 """Measures a run without changing it: the loss, the norms and the learning rate at every optimizer step. Imports torch.
 
-It wraps ``step`` of the engine it is given, so that a loop of the course stays the code a learner would write.
+It wraps two methods of the engine it is given, so that a loop of the course stays the code a learner would write.
 Everything is measured from tensors: the samples from what the loader handed out, the update from the weights.
 """
 
@@ -17,7 +17,7 @@ from torch import distributed
 from torch._utils import _flatten_dense_tensors
 
 from dsaccum_helpers.setting import Setting
-from dsaccum_helpers.training.tasks import Loader, Task
+from dsaccum_helpers.training.tasks import Loader, Task, fresh_model
 
 #: A sign of life at least this often, however long an optimizer step takes (seconds).
 HEARTBEAT_SECONDS = 0.5
@@ -35,26 +35,44 @@ class Recorder:
         self.parameters = list(engine.module.parameters())
         self.evaluate = Evaluation(task, loader.device)
         self.change = Change(self.local_weights())
+        self.steps, self.updating = 0, False
         self.step_engine = engine.step
         engine.step = self.step
-        self.point(0, None, None, None)
+        # Every update of an engine goes through here, whoever decided that the window is full.
+        engine._take_model_step = self.updates(engine._take_model_step)
+        self.point(None, None, None)
 
     def step(self, *arguments: Any, **keywords: Any) -> Any:
-        """``engine.step``, and a point behind it where the engine updated its weights."""
-        steps, rate, norm = self.engine.global_steps, 0.0, None
-        if self.first_rank and self.engine.is_gradient_accumulation_boundary():
-            rate = self.engine.get_lr()[0]
-            if self.stage == 0:
-                # Stage 0 keeps the reduced gradient on the parameters and reports no norm; it is gone after the step.
-                gradients = [p.grad for p in self.parameters if p.grad is not None]
-                norm = flat_norm(_flatten_dense_tensors(gradients).float()) if gradients else 0.0
+        """``engine.step``, and a sign of life behind it."""
         answer = self.step_engine(*arguments, **keywords)
-        if self.engine.global_steps > steps:
-            if self.first_rank or self.stage:  # at stage 0 the other ranks know nothing that this one does not
-                self.point(self.engine.global_steps, norm, self.update_norm(), rate)
-        else:
-            self.beat()
+        self.beat()
         return answer
+
+    def updates(self, update: Callable[..., Any]) -> Callable[..., Any]:
+        """A function that updates the weights, with a point behind each of its calls."""
+
+        def measured(*arguments: Any, **keywords: Any) -> Any:
+            if self.updating:
+                return update(*arguments, **keywords)
+            self.updating, rate, norm = True, 0.0, None
+            if self.first_rank:
+                rate = self.engine.get_lr()[0]
+                if self.stage == 0:
+                    # Stage 0 keeps the reduced gradient on the parameters and reports no norm; afterwards it is gone.
+                    gradients = [p.grad for p in self.parameters if p.grad is not None]
+                    norm = flat_norm(_flatten_dense_tensors(gradients).float()) if gradients else 0.0
+            answer = update(*arguments, **keywords)
+            self.updating = False
+            self.steps += 1
+            if self.first_rank or self.stage:  # at stage 0 the other ranks know nothing that this one does not
+                self.point(norm, self.update_norm(), rate)
+            return answer
+
+        return measured
+
+    def count_steps_of(self, optimizer: Any) -> None:
+        """Measure behind ``optimizer.step`` too, where a script calls it past the engine."""
+        optimizer.step = self.updates(optimizer.step)
 
     def beat(self) -> None:
         """Tell the watchdog that this goes on, where nothing else has told it for a while."""
@@ -62,10 +80,10 @@ class Recorder:
             self.heard = time.monotonic()
             self.emit({"event": "alive", "micro_batches": self.loader.micro_batches_read})
 
-    def point(self, step: int, norm: float | None, update: float | None, rate: float | None) -> None:
+    def point(self, norm: float | None, update: float | None, rate: float | None) -> None:
         """Measure and emit one point."""
-        if step and norm is None:
-            norm = float(self.engine.get_global_grad_norm())
+        if self.steps and norm is None:
+            norm = float(self.engine.optimizer._global_grad_norm)
         with self.full_parameters():
             if not self.first_rank:
                 return
@@ -74,7 +92,7 @@ class Recorder:
         self.emit(
             {
                 "event": "point",
-                "step": step,
+                "step": self.steps,
                 "loss": loss,
                 "gradient_norm": norm,
                 "update_norm": update,
@@ -111,6 +129,12 @@ class Recorder:
         import deepspeed
 
         return deepspeed.zero.GatheredParameters(self.parameters)
+
+    def distance(self, weights: torch.Tensor) -> float:
+        """How far these weights, flat as ``final_weights`` gives them, are from where the run began (L2)."""
+        dtype = torch.bfloat16 if self.setting.dtype == "bf16" else torch.float32
+        start = [p.detach().to(dtype).flatten() for p in fresh_model(self.task, self.setting).parameters()]
+        return flat_norm(weights - torch.cat(start).float())
 
     def final_weights(self) -> torch.Tensor:
         """All fp32 weights, flat, in the order of ``module.parameters()``. Collective."""

@@ -30,9 +30,9 @@ class AnyRun(Protocol):
 class Run:
     """One real run. It waits until ``Runner.stream`` begins it; ``result`` grows while it goes on."""
 
-    def __init__(self, setting: Setting, code: str, keep_weights: bool) -> None:
+    def __init__(self, setting: Setting, code: str, keep_weights: bool, to_the_end: bool = False) -> None:
         self.result = RunResult(code, setting)
-        self.keep_weights = keep_weights
+        self.keep_weights, self.to_the_end = keep_weights, to_the_end
         self.cancelled = threading.Event()
         self.set: ProcessSet | None = None
         self.exits: dict[int, int] = {}
@@ -58,7 +58,7 @@ class Run:
         """Hand the job to a set of processes. Raises ``RunError`` where the disk is full."""
         self.set, self.heard = one, time.monotonic()
         job = {"setting": self.result.setting.to_dict(), "mismatch": self.result.code}
-        one.give(job | {"keep_weights": self.keep_weights})
+        one.give(job | {"keep_weights": self.keep_weights, "to_the_end": self.to_the_end})
         if self.cancelled.is_set():
             self.kill()
 
@@ -97,6 +97,7 @@ class Run:
         elif kind == "ended" and (self.report is None or endings.explains_more(event, self.report)):
             self.report = event
             self.result.micro_batches_read = event.get("micro_batches", self.result.micro_batches_read)
+            self.result.distance = event.get("distance")
 
     def check(self, now: float, stall_seconds: float) -> None:
         """The watchdog: end what hangs, and what a dead rank has left behind."""

@@ -173,11 +173,20 @@ class Loader:
     """One process's micro-batches: at each turn the processes read blocks that lie side by side in the stream.
 
     Iterating gives one epoch of ``length`` pairs (inputs, targets); the next epoch reads on where the last one ended.
+    ``sizes``: samples in each micro-batch, repeated in this order.
     ``samples_read`` counts this process's samples from the tensors it handed out.
     """
 
-    def __init__(self, stream: Stream, size: int, length: int, rank: int, processes: int, device: torch.device) -> None:
-        self.stream, self.size, self.length = stream, size, length
+    def __init__(
+        self,
+        stream: Stream,
+        sizes: tuple[int, ...],
+        length: int,
+        rank: int,
+        processes: int,
+        device: torch.device,
+    ) -> None:
+        self.stream, self.sizes, self.length = stream, sizes, length
         self.rank, self.processes, self.device = rank, processes, device
         self.samples_read = 0
         self.micro_batches_read = 0
@@ -187,8 +196,8 @@ class Loader:
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         for _ in range(self.length):
-            start = (self.micro_batches_read * self.processes + self.rank) * self.size
-            inputs, targets = self.stream.take(start, self.size)
+            size = self.sizes[self.micro_batches_read % len(self.sizes)]
+            inputs, targets = self.stream.take(self.samples_read * self.processes + self.rank * size, size)
             self.samples_read += len(inputs)
             self.micro_batches_read += 1
             yield inputs.to(self.device), targets.to(self.device)

@@ -85,7 +85,7 @@ def train(job: dict[str, Any], rank: int, device: Any, emit: Emit, folder: Path 
         if job["mismatch"] == ORACLE:
             _train_oracle(setting, rank, device, emit, folder)
         else:
-            _train_engine(setting, job["mismatch"], rank, device, emit, folder)
+            _Engine(setting, job["mismatch"], rank, device, emit).train(folder, to_the_end=bool(job.get("to_the_end")))
     except Exception as error:
         report_failure(error, rank, emit)
 
@@ -98,33 +98,58 @@ def report_failure(error: Exception, rank: int, emit: Emit) -> None:
         traceback.print_exc()
 
 
-def _train_engine(setting: Setting, code: str, rank: int, device: Any, emit: Emit, folder: Path | None) -> None:
-    from dsaccum_helpers.training.loops import Run, expect, make_engine, right_loop
-    from dsaccum_helpers.training.recorder import Recorder
-    from dsaccum_helpers.training.tasks import Loader, Stream, load_task
+class _Engine:
+    """One run with DeepSpeed in one process."""
 
-    mismatch, task = find(code), load_task(setting.task)
-    try:
-        engine, scheduler = make_engine(task, setting, mismatch)
-    except AssertionError as error:
-        if not mismatch.refused:
-            raise
-        if rank == 0:
-            emit({"event": "ended", "how": "refused", "rank": rank, "words": _words(error)})
-        return
-    epochs, length = mismatch.epochs(setting)
-    size = mismatch.loader_batch_size(setting)
-    loader = Loader(Stream(task, setting), size, length, rank, setting.processes, device)
-    recorder = Recorder(engine, task, setting, loader, emit)
-    run = Run(engine, loader, task.criterion, setting.gradient_accumulation_steps, scheduler)
-    loop = mismatch.loop or right_loop
-    for _ in range(epochs):
-        loop(run)
-    weights = recorder.final_weights()
-    if rank == 0:
-        expected = vars(expect(task, setting, mismatch, device, recorder.beat))
-        emit({"event": "expected", "optimum": task.optimum, **expected})
-        _finish(weights, loader.micro_batches_read, emit, folder)
+    def __init__(self, setting: Setting, code: str, rank: int, device: Any, emit: Emit) -> None:
+        from dsaccum_helpers.training.tasks import load_task
+
+        self.mismatch = find(code)
+        self.setting, self.rank, self.device, self.emit = setting, rank, device, emit
+        self.task = self.mismatch.prepare(load_task(setting.task))
+
+    def train(self, folder: Path | None, *, to_the_end: bool) -> None:
+        """From ``deepspeed.initialize`` to the last point, and what plain PyTorch says about it."""
+        from dsaccum_helpers.training.loops import expect, make_engine
+        from dsaccum_helpers.training.recorder import Recorder
+        from dsaccum_helpers.training.tasks import Loader, Stream
+
+        mismatch, setting, device = self.mismatch, self.setting, self.device
+        try:
+            engine, scheduler = make_engine(self.task, setting, mismatch)
+        except Exception as error:
+            self._refused(error, mismatch.refused)
+            return
+        stream, length = Stream(self.task, setting), mismatch.epochs(setting)[1]
+        loader = Loader(stream, mismatch.loader_sizes(setting), length, self.rank, setting.processes, device)
+        recorder = Recorder(engine, self.task, setting, loader, self.emit)
+        if mismatch.bypasses_engine_step:
+            recorder.count_steps_of(engine.optimizer)
+        try:
+            self._loop(engine, scheduler, loader)
+        except Exception as error:
+            self._refused(error, mismatch.stops(setting) is not None and not recorder.steps)
+            return
+        weights = recorder.final_weights()
+        if self.rank == 0:
+            expected = vars(expect(self.task, setting, mismatch, device, recorder.beat, to_the_end=to_the_end))
+            self.emit({"event": "expected", "optimum": self.task.optimum, **expected})
+            _finish(weights, loader.micro_batches_read, self.emit, folder, recorder.distance(weights))
+
+    def _loop(self, engine: Any, scheduler: Any, loader: Any) -> None:
+        from dsaccum_helpers.training.loops import Run, right_loop
+
+        run = Run(engine, loader, self.task.criterion, self.setting.gradient_accumulation_steps, scheduler)
+        loop = self.mismatch.loop or right_loop
+        for _ in range(self.mismatch.epochs(self.setting)[0]):
+            loop(run)
+
+    def _refused(self, error: Exception, expected: bool) -> None:
+        """Say that the engine would not go on, where that is what the entry shows; raise the error where it is not."""
+        if not expected or _is_memory(error) or _is_disk(error):
+            raise error
+        if self.rank == 0:
+            self.emit({"event": "ended", "how": "refused", "rank": self.rank, "words": _words(error)})
 
 
 def _train_oracle(setting: Setting, rank: int, device: Any, emit: Emit, folder: Path | None) -> None:
@@ -154,12 +179,13 @@ def _train_oracle(setting: Setting, rank: int, device: Any, emit: Emit, folder: 
     _finish(weights, setting.optimizer_steps, emit, folder)
 
 
-def _finish(weights: Any, micro_batches: int, emit: Emit, folder: Path | None) -> None:
+def _finish(weights: Any, micro_batches: int, emit: Emit, folder: Path | None, distance: float | None = None) -> None:
     if folder is not None:
         import numpy
 
         numpy.save(folder / WEIGHTS_FILE, weights.numpy())
-    emit({"event": "ended", "how": "finished", "rank": 0, "micro_batches": micro_batches})
+    counts = {"micro_batches": micro_batches, "distance": distance}
+    emit({"event": "ended", "how": "finished", "rank": 0, **counts})
 
 
 def _words(error: BaseException) -> str:

@@ -65,7 +65,7 @@ def test_all_says_what_it_leaves_out(capsys: pytest.CaptureFixture[str]) -> None
         ([], "needs a code", "dsaccum compare batch-product-mismatch"),
         (["loss-divided-twce"], "loss-divided-twce", "use loss-divided-twice"),
         (["untagged-step"], "untagged-step", "use"),
-        (["known-bad-version"], "known-bad-version cannot be shown by a run yet", "one of batch-product-mismatch"),
+        (["known-bad-version"], "known-bad-version: No run shows it.", "one of batch-product-mismatch"),
         (["loss-divided-twice", "--stage", "4"], "zero_stage is 4", "0, 1, 2, 3"),
         (["loss-divided-twice", "--stage", "two"], "--stage", "--help"),
         (["loss-divided-twice", "--stag", "2"], "--stag", "--help"),

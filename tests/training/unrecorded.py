@@ -28,9 +28,8 @@ def main(rank: int, processes: int, folder: Path, settings: list[dict]) -> None:
         task = load_task(setting.task)
         engine, _ = make_engine(task, setting, MATCHED)
         length = setting.micro_batches
-        loader = Loader(
-            Stream(task, setting), setting.train_micro_batch_size_per_gpu, length, rank, processes, torch.device(device)
-        )
+        sizes = (setting.train_micro_batch_size_per_gpu,)
+        loader = Loader(Stream(task, setting), sizes, length, rank, processes, torch.device(device))
         right_loop(Run(engine, loader, task.criterion, setting.gradient_accumulation_steps))
         parameters = list(engine.module.parameters())
         with deepspeed.zero.GatheredParameters(parameters, enabled=setting.zero_stage == 3):
