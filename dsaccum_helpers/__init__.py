@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dsaccum_helpers.errors import DsaccumError
     from dsaccum_helpers.findings import Finding, Fix, Report
     from dsaccum_helpers.job import Job, JobError
+    from dsaccum_helpers.observer import Watch, watch
     from dsaccum_helpers.setting import Setting, SettingError
     from dsaccum_helpers.training import Comparison, Runner, compare
     from dsaccum_helpers.verification import Verification, verify
@@ -34,11 +35,13 @@ __all__ = [
     "Setting",
     "SettingError",
     "Verification",
+    "Watch",
     "check",
     "compare",
     "explain",
     "resolve_batch",
     "verify",
+    "watch",
 ]
 #: Name to the module that has it. Loaded when first asked for: arithmetic and diagnosis must start in milliseconds.
 _HOMES = {
@@ -51,6 +54,7 @@ _HOMES = {
     "explain": "commands.explain",
     **dict.fromkeys(("Comparison", "Runner", "compare"), "training"),
     **dict.fromkeys(("Verification", "verify"), "verification"),
+    **dict.fromkeys(("Watch", "watch"), "observer"),
 }
 
 
@@ -62,7 +66,7 @@ def __getattr__(name: str) -> Any:
     try:
         found = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     except ModuleNotFoundError as error:
-        if _HOMES[name] not in ("training", "verification") or str(error.name).startswith(__name__):
+        if _HOMES[name] not in ("training", "verification", "observer") or str(error.name).startswith(__name__):
             raise
         from dsaccum_helpers.errors import DsaccumError
 
