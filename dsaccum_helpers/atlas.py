@@ -10,6 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from dsaccum_helpers.mismatches import MATCHED, find
+from dsaccum_helpers.mismatches.mended import SUFFIX
 from dsaccum_helpers.plots import QUANTITIES, Drawing, style
 from dsaccum_helpers.training.comparison import Comparison
 from dsaccum_helpers.training.events import ORACLE, RunResult
@@ -23,7 +24,9 @@ class Atlas(Drawing):
 
     def __init__(self, comparison: Comparison, dpi: int = 90) -> None:
         self.comparison = comparison
-        shown = [result for result in comparison.results if result.code not in (ORACLE, MATCHED.code)]
+        self.mended = {result.code: result for result in comparison.results if result.code.endswith(SUFFIX)}
+        besides = (ORACLE, MATCHED.code, *self.mended)
+        shown = [result for result in comparison.results if result.code not in besides]
         rows = -(-len(shown) // COLUMNS)
         self.figure = Figure(figsize=(COLUMNS * _SIZE[0], rows * _SIZE[1] + 0.4), dpi=dpi, layout="constrained")
         FigureCanvasAgg(self.figure)
@@ -40,7 +43,8 @@ class Atlas(Drawing):
         axes.tick_params(labelsize=7)
         axes.grid(True, color="#dddddd", linewidth=0.6)
         axes.spines[["top", "right"]].set_visible(False)
-        for one in (self.comparison.matched, result):
+        mended = self.mended.get(result.code + SUFFIX)
+        for one in (self.comparison.matched, result, *([mended] if mended else [])):
             points = [(point.step, point.loss) for point in one.points if point.loss is not None]
             own = style(one.code)
             # What is not finite has no place on the page: the line ends there.

@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 
 from dsaccum_helpers.batch import Batch
 from dsaccum_helpers.mismatches import MATCHED, RUNNABLE
+from dsaccum_helpers.mismatches.mended import SUFFIX
 from dsaccum_helpers.training.comparison import Comparison, number
 from dsaccum_helpers.training.events import ORACLE, RunResult
 
@@ -60,7 +61,10 @@ def style(code: str) -> Style:
         return Style(BLACK, "-", "", 2.8)
     if code == ORACLE:
         return Style(GREY, ":", "o", 1.4)
-    place = list(RUNNABLE).index(code)
+    wrong = code.removesuffix(SUFFIX)
+    place = list(RUNNABLE).index(wrong)
+    if code != wrong:  # the colour of its mistake, in a line that no mistake has
+        return Style(COLOURS[place % len(COLOURS)], (0, (1, 1)), MARKERS[(place + 6) % len(MARKERS)], 1.2)
     return Style(COLOURS[place % len(COLOURS)], DASHES[place % len(DASHES)], MARKERS[place % len(MARKERS)])
 
 

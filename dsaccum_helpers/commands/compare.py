@@ -9,7 +9,7 @@ from contextlib import closing
 
 from dsaccum_helpers.commands.terminal import LastLine, Parser
 from dsaccum_helpers.job import JobError
-from dsaccum_helpers.mismatches import RUNNABLE, runnable
+from dsaccum_helpers.mismatches import MATCHED, RUNNABLE, runnable
 from dsaccum_helpers.setting import DTYPES, OPTIMIZERS, SCHEDULES, TASKS, ZERO_STAGES, Setting
 
 TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
@@ -44,6 +44,7 @@ A CODE is one of these entries of `dsaccum explain`:
   --clipping X              norm to which gradients are clipped, 0 for none ({gradient_clipping:g})
   --steps N                 optimizer steps ({optimizer_steps})
   --seed N                  of the weights and of the order of samples ({seed})
+  --mended                  train each mistake once more, put right
   --oracle                  train the full batch with plain PyTorch beside them
   --output FOLDER           where the files go; a new folder dsaccum-export-1, -2, ... unless given
   --format FORMAT           text or json, of what is printed
@@ -87,7 +88,7 @@ def run(words: list[str]) -> int:
     if options.output is not None:
         refuse_foreign(options.output)
     with closing(Runner()) as runner:
-        comparison = _train(codes, setting, runner, options.oracle)
+        comparison = _train(codes, setting, runner, oracle=options.oracle, mended=options.mended)
         machine = runner.machine
     say(as_json(as_dict(comparison, machine)) if options.format == "json" else f"{comparison}\n")
     folder = export(comparison, options.output, machine)  # last: what was measured is printed even on a full disk
@@ -104,17 +105,19 @@ def every(setting: Setting) -> list[str]:
     return [code for code, reason in reasons.items() if not reason]
 
 
-def _train(codes: list[str], setting: Setting, runner: Runner, oracle: bool) -> Comparison:
+def _train(codes: list[str], setting: Setting, runner: Runner, *, oracle: bool, mended: bool) -> Comparison:
     """One comparison of them all; they are trained a press after the other."""
     from dsaccum_helpers.training.comparison import MOST_MISMATCHES, Comparison, compare
+    from dsaccum_helpers.training.events import ORACLE
 
     presses = [codes[first : first + MOST_MISMATCHES] for first in range(0, len(codes), MOST_MISMATCHES)] or [[]]
     results: list[RunResult] = []
     for place, press in enumerate(presses):
         progress = _Progress(f"{place + 1} of {len(presses)}: " if len(presses) > 1 else "")
-        done = compare(*press, setting=setting, runner=runner, oracle=oracle and place == 0, progress=progress)
+        besides = {"oracle": oracle and place == 0, "mended": mended}
+        done = compare(*press, setting=setting, runner=runner, progress=progress, **besides)
         progress.line.clear()
-        results += [result for result in done.results if place == 0 or result.code in press]
+        results += [result for result in done.results if place == 0 or result.code not in (ORACLE, MATCHED.code)]
     return Comparison(setting, results)
 
 
@@ -143,7 +146,8 @@ def _parser() -> argparse.ArgumentParser:
     for option, (name, kind) in OPTIONS.items():
         parser.add_argument(option, dest=name, type=kind)
     parser.add_argument("--all", action="store_true")
-    parser.add_argument("--oracle", action="store_true")
+    for option in ("--mended", "--oracle"):
+        parser.add_argument(option, action="store_true")
     parser.add_argument("--output")
     parser.add_argument("--format", choices=("text", "json"), default="text")
     parser.add_argument("-h", "--help", action="store_true")

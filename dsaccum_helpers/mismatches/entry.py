@@ -115,13 +115,11 @@ class Mismatch:
 
     def loop_source(self) -> str:
         """The wrong loop as a learner reads it, or an empty text where the loop is the right one."""
-        import inspect
-        import textwrap
+        return _source(self.loop)
 
-        if self.loop is None:
-            return ""
-        lines = textwrap.dedent(inspect.getsource(self.loop)).splitlines()
-        return "\n".join(line for line in lines if line.strip() != "@staticmethod")
+    def mended_source(self) -> str:
+        """The mended loop as a learner reads it, or an empty text where it is the right one."""
+        return _source(self.mended_loop)
 
     def _prediction(
         self,
@@ -158,6 +156,16 @@ class Mismatch:
         )
         read = sum(size for window in prediction.windows() for size, _ in window)
         return replace(prediction, samples=read * setting.processes)
+
+
+def _source(loop: Any) -> str:
+    import inspect
+    import textwrap
+
+    if loop is None:
+        return ""
+    lines = textwrap.dedent(inspect.getsource(loop)).splitlines()
+    return "\n".join(line for line in lines if line.strip() != "@staticmethod")
 
 
 def needs_accumulation(setting: Setting) -> str | None:

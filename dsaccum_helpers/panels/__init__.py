@@ -3,5 +3,6 @@
 from dsaccum_helpers.panels.batch_explorer import BatchExplorer
 from dsaccum_helpers.panels.compare import ComparePanel
 from dsaccum_helpers.panels.doctor import DoctorPanel
+from dsaccum_helpers.panels.guess import GuessPanel
 
-__all__ = ["BatchExplorer", "ComparePanel", "DoctorPanel"]
+__all__ = ["BatchExplorer", "ComparePanel", "DoctorPanel", "GuessPanel"]

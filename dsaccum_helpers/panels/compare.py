@@ -20,7 +20,7 @@ from dsaccum_helpers.panels.press import Press, sentence
 from dsaccum_helpers.panels.settings import SettingFields
 from dsaccum_helpers.plots import Curves, Picture, alt_text, progress_text
 from dsaccum_helpers.setting import Setting
-from dsaccum_helpers.training.comparison import Comparison, check, default_runner
+from dsaccum_helpers.training.comparison import Comparison, check, default_runner, with_mended
 
 STARTING = "Preparing the training processes. The first time this takes some seconds."
 WHILE_WAITING = "The cell waits for the end; interrupt it to stop the runs."
@@ -50,6 +50,7 @@ class ComparePanel:
         self.comparison: Comparison | None = None
         self.settings = SettingFields(Setting() if setting is None else setting)
         self.boxes = {code: _box(f"{code}: {entry.title}") for code, entry in RUNNABLE.items()}
+        self.mended_box = _box("mended: each mismatch once more, with its mistake put right")
         self.oracle_box = _box("oracle: the same batch in plain PyTorch, without accumulation")
         self.run_button = widgets.Button(description="Run", button_style="primary")
         self.stop_button = widgets.Button(description="Stop", disabled=True)
@@ -76,8 +77,20 @@ class ComparePanel:
             [self.run_button, self.stop_button, self.export_button, self.progress, self.left],
             layout={"flex_flow": "row wrap"},
         )
-        boxes = widgets.VBox([*self.boxes.values(), self.oracle_box])
-        parts = [self.settings.widget, head, boxes, buttons, self.status, self.picture, self.table, self.exported]
+        # Longer than a screen: it scrolls in itself, so that Run stays near.
+        boxes = widgets.VBox(list(self.boxes.values()), layout={"max_height": "300px", "overflow": "hidden auto"})
+        besides = widgets.VBox([self.mended_box, self.oracle_box])
+        parts = [
+            self.settings.widget,
+            head,
+            boxes,
+            besides,
+            buttons,
+            self.status,
+            self.picture,
+            self.table,
+            self.exported,
+        ]
         return widgets.VBox(parts)
 
     @property
@@ -155,7 +168,8 @@ class ComparePanel:
         setting, codes = self.settings.setting, self.codes
         check(setting, codes)
         with self._writing:
-            self.press = Press(setting, codes, self._get_runner, self._show, oracle=self.oracle_box.value)
+            wanted = with_mended(codes) if self.mended_box.value else codes
+            self.press = Press(setting, wanted, self._get_runner, self._show, oracle=self.oracle_box.value)
             self._curves = None
             self.table.value = self.exported.value = self.left.value = ""
             self.progress.value = 0.0

@@ -54,7 +54,8 @@ def stories(comparison: Comparison) -> str:
             lines = "".join(
                 f"<dt>{name}</dt><dd>{escape(text)}</dd>" for name, text in (*words, ("Mend", entry.remedy))
             )
-            loop = f"<pre>{escape(entry.loop_source())}</pre>" if entry.loop else ""
+            loops = entry.loop_source(), entry.mended_source()
+            loop = "".join(f"<pre>{escape(source)}</pre>" for source in loops if source)
             head = f"<summary>{escape(entry.code)}: {escape(entry.title)}</summary>"
             parts.append(f"<details>{head}<dl>{lines}</dl>{loop}</details>")
     return "".join(parts)

@@ -10,7 +10,7 @@ from html import escape
 from typing import Any
 
 from dsaccum_helpers.mismatches import MATCHED, Mismatch, find, runnable
-from dsaccum_helpers.mismatches.mended import Mended
+from dsaccum_helpers.mismatches.mended import SUFFIX, Mended
 from dsaccum_helpers.setting import Setting, SettingError, check_setting
 from dsaccum_helpers.training.events import ORACLE, Point, RunResult
 from dsaccum_helpers.training.run import AnyRun
@@ -170,9 +170,15 @@ def check(setting: Setting, codes: Sequence[str]) -> list[str]:
     chosen = [code for code in dict.fromkeys(find(code).code for code in codes) if code != MATCHED.code]
     for code in chosen:
         runnable(code, setting)
-    if len(chosen) > MOST_MISMATCHES:
-        raise SettingError(f"{len(chosen)} mismatches in one press. Smallest fix: choose at most {MOST_MISMATCHES}.")
+    wrong = {code.removesuffix(SUFFIX) for code in chosen}
+    if len(wrong) > MOST_MISMATCHES:
+        raise SettingError(f"{len(wrong)} mismatches in one press. Smallest fix: choose at most {MOST_MISMATCHES}.")
     return chosen
+
+
+def with_mended(codes: Sequence[str]) -> list[str]:
+    """The codes, each with its mended run behind it."""
+    return [one for code in codes for one in (code, code.removesuffix(SUFFIX) + SUFFIX)]
 
 
 def plan(setting: Setting, codes: Sequence[str], runner: Any, *, oracle: bool = False) -> list[AnyRun]:
@@ -190,16 +196,18 @@ def compare(
     setting: Setting | None = None,
     runner: Any = None,
     oracle: bool = False,
+    mended: bool = False,
     progress: Callable[[Comparison, Point | None], None] | None = None,
 ) -> Comparison:
     """Train the right setting and the mismatches with these codes, with real DeepSpeed, and compare.
 
+    ``oracle``: the full batch in plain PyTorch as well. ``mended``: each mismatch as its entry mends it as well.
     ``progress`` is called with the growing comparison at every point. Interrupting cancels all runs. Raises
     ``SettingError``, ``UnknownMismatchError`` or ``RunError``; then nothing has been started.
     """
     setting = Setting() if setting is None else setting
     runner = default_runner() if runner is None else runner
-    runs = plan(setting, codes, runner, oracle=oracle)
+    runs = plan(setting, with_mended(codes) if mended else codes, runner, oracle=oracle)
     comparison = Comparison(setting, [run.result for run in runs])
     with closing(runner.stream(runs)) as events:
         for _, point in events:

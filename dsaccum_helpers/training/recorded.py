@@ -41,7 +41,7 @@ class RecordedRunner:
         """As on two cores."""
         return f"{setting.processes} processes share 2 processor cores." if setting.processes > 2 else ""
 
-    def start(self, setting: Setting, mismatch: str | None = None, *, keep_weights: bool = False) -> RecordedRun:
+    def start(self, setting: Setting, mismatch: str | None = None, **_: bool) -> RecordedRun:
         """A run of this code, if it was recorded. Raises as ``Runner.start`` does."""
         code = ORACLE if mismatch == ORACLE else runnable(mismatch, setting).code
         if code not in self.results:

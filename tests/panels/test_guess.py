@@ -1,0 +1,67 @@
+"""The guess panel: pressed, called without clicks, stopped, and given nonsense."""
+
+from __future__ import annotations
+
+import pytest
+
+from dsaccum_helpers import Setting, SettingError
+from dsaccum_helpers.panels import GuessPanel
+from dsaccum_helpers.training import Runner
+
+SETTING = Setting(optimizer_steps=6, train_micro_batch_size_per_gpu=4, gradient_accumulation_steps=2)
+
+
+def test_a_guess_is_run_for_real_and_answered(runner: Runner, capsys: pytest.CaptureFixture[str]) -> None:
+    panel = GuessPanel("guarded-engine-step", SETTING, runner)
+    question = panel.widget.children[0].children[0].value if len(panel.widget.children) == 1 else panel._question()
+    assert "if (i + 1) % run.gradient_accumulation_steps == 0:" in question
+    panel.run(ratio=2, steps=3, zero_stage=1, processes=2)
+    said = capsys.readouterr().out
+    # One update for every 2 x 2 micro-batches of 12; at ZeRO-1 the last of four alone, divided by 2.
+    assert "guarded-engine-step at ZeRO-1 on 2 processes: not what you expected." in said
+    lines = {line.split("  ")[0]: line.split() for line in said.splitlines()}
+    assert lines["optimizer steps"][2:] == ["3", "3", "3", "right"]
+    assert lines["× first gradient norm"][4] == "2"
+    assert lines["× first gradient norm"][5] == lines["× first gradient norm"][6] != "2"
+    assert "Mended. Measured: first gradient norm × 1, 6 optimizer steps." in said
+    assert panel.stage.value == 1
+    assert panel.picture.png.startswith(b"\x89PNG")
+    assert "guarded-engine-step:mended: loss" in panel.picture.alt
+    assert "<caption" in panel.answer.value
+    assert not panel.button.disabled
+    assert panel.stop_button.disabled
+
+
+def test_a_press_without_a_guess_runs_too(runner: Runner) -> None:
+    panel = GuessPanel("written-for-other-world-size", SETTING, runner)
+    assert "train_batch_size" in panel._question()
+    panel.button.click()
+    assert panel.press is not None
+    assert panel.press.wait(30.0)
+    assert "nothing was guessed" in panel.status.value
+    assert "AssertionError: Check batch related parameters" in panel.text
+
+
+def test_nonsense_is_one_sentence_and_nothing_runs(runner: Runner, capsys: pytest.CaptureFixture[str]) -> None:
+    panel = GuessPanel("loss-divided-twice", SETTING, runner)
+    panel.run(ratio="many")
+    assert capsys.readouterr().out.startswith("Your guess of the ratio of the first gradient norm is 'many'")
+    panel.ratio.value = "1e"
+    panel.button.click()
+    assert "Smallest fix: a number from 0 on." in panel.status.value
+    panel.run(zero_stage=7)
+    assert "zero_stage is 7" in capsys.readouterr().out
+    assert panel.press is None
+    with pytest.raises(SettingError, match="gradient_accumulation_steps 2"):
+        GuessPanel("loss-divided-twice", SETTING.change(gradient_accumulation_steps=1), runner)
+
+
+def test_stopped_runs_are_said_to_be_stopped(runner: Runner) -> None:
+    panel = GuessPanel("loss-divided-twice", SETTING.change(optimizer_steps=9000), runner)
+    panel.button.click()
+    assert panel.press is not None
+    panel.stop_button.click()
+    assert panel.press.wait(30.0)
+    assert "Stopped." in panel.status.value
+    assert panel.answer.value == ""
+    assert not panel.button.disabled
