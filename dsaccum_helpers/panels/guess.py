@@ -9,7 +9,7 @@ from typing import Any
 import ipywidgets as widgets
 
 from dsaccum_helpers.errors import DsaccumError
-from dsaccum_helpers.mismatches import MATCHED, runnable
+from dsaccum_helpers.mismatches import MATCHED, RUNNABLE, find, runnable
 from dsaccum_helpers.panels.fields import choice_field, message, mimebundle, number_field, read, table, typed
 from dsaccum_helpers.panels.key_guard import guarded
 from dsaccum_helpers.panels.picture_box import PictureBox
@@ -19,11 +19,12 @@ from dsaccum_helpers.setting import ZERO_STAGES, Setting
 from dsaccum_helpers.training.comparison import Comparison, default_runner, with_mended
 from dsaccum_helpers.training.guess import Guess
 
+STILL_RUNNING = "The runs of this panel are still going on. Smallest fix: press Stop, or wait for their end."
 ASK = "Say what you expect first: the ratio of the first gradient norm, and the number of optimizer steps."
 
 
 class GuessPanel:
-    """One mistake of the catalogue: guess, run, see, mend. ``run(ratio, steps, **changes)`` is the same without clicks.
+    """A mistake of the catalogue: guess, run, see, mend. ``run(code, ratio, steps, **changes)`` does it without clicks.
 
     ``ratio``: the first gradient norm divided by the right run's. ``steps``: optimizer steps of the whole run, 0 where
     you expect that DeepSpeed stops. ``changes`` are fields of ``Setting``, ``zero_stage`` and ``processes`` first.
@@ -32,6 +33,8 @@ class GuessPanel:
     def __init__(self, code: str, setting: Setting | None = None, runner: Any = None) -> None:
         self.setting = Setting(optimizer_steps=12) if setting is None else setting
         self.entry = runnable(code, self.setting)
+        self.codes = choice_field("Mistake", list(RUNNABLE), self.entry.code)
+        self.question = widgets.HTML()
         self.runner = runner
         self.press: Press | None = None
         self.guess: Guess | None = None
@@ -44,11 +47,21 @@ class GuessPanel:
         self.status, self.answer = widgets.HTML(), widgets.HTML()
         self.picture = PictureBox(placeholder="The curves appear here when you have guessed.")
         self.button.on_click(self._on_run)
-        self.stop_button.on_click(lambda _: self.press and self.press.stop())
+        self.stop_button.on_click(self._on_stop)
+        self.codes.observe(self._choose, "value")
         fields = widgets.VBox([self.ratio, self.steps, self.stage, self.processes])
         buttons = widgets.HBox([self.button, self.stop_button])
-        parts = [widgets.HTML(self._question()), fields, buttons, self.status, self.picture, self.answer]
+        parts = [self.codes, self.question, fields, buttons, self.status, self.picture, self.answer]
         self.widget = guarded(widgets.VBox(parts))
+        self._choose()
+
+    def _choose(self, _: Any = None) -> None:
+        """Ask about the chosen mistake."""
+        self.entry, self.guess = find(self.codes.value), None
+        self.question.value = self._question()
+        reason = self.entry.needs(self.setting)
+        self.status.value = message(reason, wrong=True) if reason else message(ASK)
+        self.answer.value = ""
 
     def _question(self) -> str:
         count = self.setting.optimizer_steps
@@ -72,10 +85,15 @@ class GuessPanel:
         """The answer as text, or the question."""
         return str(self.guess) if self.guess else f"{self.entry.code}: {self.entry.title}\n{ASK}"
 
-    def run(self, ratio: float | None = None, steps: int | None = None, **changes: Any) -> None:
+    def run(
+        self, code: str | None = None, ratio: float | None = None, steps: int | None = None, **changes: Any
+    ) -> None:
         """Guess, train, wait, and print the answer. What cannot be run is one printed sentence."""
+        if self.running:
+            print(STILL_RUNNING)
+            return
         try:
-            self._write(ratio, steps, changes)
+            self._write(code, ratio, steps, changes)
             press = self._begin()
         except DsaccumError as error:
             print(error)
@@ -89,8 +107,16 @@ class GuessPanel:
             return
         print(press.error or self.text)
 
-    def _write(self, ratio: float | None, steps: int | None, changes: dict[str, Any]) -> None:
-        self.setting = self.setting.change(**changes)
+    @property
+    def running(self) -> bool:
+        """Is a press still going on?"""
+        return self.press is not None and not self.press.over
+
+    def _write(self, code: str | None, ratio: float | None, steps: int | None, changes: dict[str, Any]) -> None:
+        setting = self.setting.change(**changes)
+        entry = runnable(self.entry.code if code is None else code, setting)
+        self.setting, self.codes.value = setting, entry.code
+        self._choose()
         self.stage.value = self.setting.zero_stage
         if self.setting.processes in self.processes.options:
             self.processes.value = self.setting.processes
@@ -99,6 +125,7 @@ class GuessPanel:
     def _begin(self) -> Press:
         """Start a press. Raises ``DsaccumError`` where nothing can be run."""
         self.setting = self.setting.change(zero_stage=self.stage.value, processes=self.processes.value)
+        runnable(self.entry.code, self.setting)
         self.guess = Guess(self.entry, self.setting, read(self.ratio.value), read(self.steps.value))
         self.press = Press(self.setting, with_mended([self.entry.code]), self._get_runner, self._show)
         self.answer.value = ""
@@ -112,12 +139,16 @@ class GuessPanel:
         return self.runner
 
     def _on_run(self, _: Any) -> None:
-        if self.press is not None and not self.press.over:
+        if self.running:
             return
         try:
             self._begin()
         except Exception as error:
             self.status.value = message(sentence(error), wrong=True)
+
+    def _on_stop(self, _: Any) -> None:
+        if self.press is not None:
+            self.press.stop()
 
     def _show(self, press: Press) -> None:
         """Called on the drawing thread of a press."""

@@ -13,8 +13,7 @@ SETTING = Setting(optimizer_steps=6, train_micro_batch_size_per_gpu=4, gradient_
 
 def test_a_guess_is_run_for_real_and_answered(runner: Runner, capsys: pytest.CaptureFixture[str]) -> None:
     panel = GuessPanel("guarded-engine-step", SETTING, runner)
-    question = panel.widget.children[0].children[0].value if len(panel.widget.children) == 1 else panel._question()
-    assert "if (i + 1) % run.gradient_accumulation_steps == 0:" in question
+    assert "if (i + 1) % run.gradient_accumulation_steps == 0:" in panel.question.value
     panel.run(ratio=2, steps=3, zero_stage=1, processes=2)
     said = capsys.readouterr().out
     # One update for every 2 x 2 micro-batches of 12; at ZeRO-1 the last of four alone, divided by 2.
@@ -34,7 +33,7 @@ def test_a_guess_is_run_for_real_and_answered(runner: Runner, capsys: pytest.Cap
 
 def test_a_press_without_a_guess_runs_too(runner: Runner) -> None:
     panel = GuessPanel("written-for-other-world-size", SETTING, runner)
-    assert "train_batch_size" in panel._question()
+    assert "train_batch_size" in panel.question.value
     panel.button.click()
     assert panel.press is not None
     assert panel.press.wait(30.0)
@@ -54,6 +53,21 @@ def test_nonsense_is_one_sentence_and_nothing_runs(runner: Runner, capsys: pytes
     assert panel.press is None
     with pytest.raises(SettingError, match="gradient_accumulation_steps 2"):
         GuessPanel("loss-divided-twice", SETTING.change(gradient_accumulation_steps=1), runner)
+
+
+def test_another_mistake_is_asked_about_when_it_is_chosen(runner: Runner, capsys: pytest.CaptureFixture[str]) -> None:
+    panel = GuessPanel("loss-divided-twice", SETTING, runner)
+    panel.run(ratio=0.5, steps=6)
+    assert "your guess is right" in capsys.readouterr().out
+    panel.codes.value = "scheduler-unit"
+    assert panel.answer.value == ""
+    assert "run.scheduler.step()" in panel.question.value
+    assert panel.text.startswith("scheduler-unit: ")
+    panel.run("no-such-code")
+    assert "is not a mismatch of the catalogue" in capsys.readouterr().out
+    assert panel.codes.value == "scheduler-unit"
+    panel.run(schedule="constant")
+    assert "schedule 'linear'" in capsys.readouterr().out
 
 
 def test_stopped_runs_are_said_to_be_stopped(runner: Runner) -> None:
