@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import errno
+import importlib
 import json
 import os
 import sys
@@ -80,9 +81,11 @@ def join(rank: int, processes: int, store: str | None) -> Any:
 def train(job: dict[str, Any], rank: int, device: Any, emit: Emit, folder: Path | None) -> None:
     """One run, from the job to the last point. What goes wrong is emitted as the ``ended`` event, never raised."""
     setting = Setting(**job["setting"])
-    folder = folder if job.get("keep_weights") else None
+    place, folder = folder, folder if job.get("keep_weights") else None
     try:
-        if job["mismatch"] == ORACLE:
+        if "module" in job:  # a kind of run that lives above this package, with a ``train`` of its own
+            importlib.import_module(job["module"]).train(job, rank, device, emit, place)
+        elif job["mismatch"] == ORACLE:
             _train_oracle(setting, rank, device, emit, folder)
         else:
             _Engine(setting, job["mismatch"], rank, device, emit).train(folder, to_the_end=bool(job.get("to_the_end")))
