@@ -20,6 +20,7 @@ LIGHT = {
     *("installed_keys", "known_keys", "known_versions", "mend", "mismatches", "nearest", "readers", "setting", "trace"),
 }
 HEAVY = ("accelerate", "deepspeed", "ipywidgets", "lightning", "matplotlib", "numpy", "torch", "transformers")
+HEAVY += ("pytorch_lightning",)
 
 # Spelt in pieces, so that this file does not find itself.
 PLACES_OF_ONE_MACHINE = [rf"(?<![\w.<>-])/{name}/" for name in ("work", "root", r"tmp/dev", r"opt/wheels", r"opt/pypi")]

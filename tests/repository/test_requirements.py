@@ -24,6 +24,7 @@ HEAVY = {
     "transformers",
     "accelerate",
     "lightning",
+    "pytorch-lightning",
 }
 
 
@@ -53,7 +54,7 @@ def test_conda_environment_comes_from_conda_forge_and_holds_the_package() -> Non
     assert [line for line in ENVIRONMENT["dependencies"] if isinstance(line, dict)] == [{"pip": ["-e ."]}]
 
 
-@pytest.mark.parametrize("extra", ["course", "unit", "test"])
+@pytest.mark.parametrize("extra", ["course", "frameworks", "unit", "test"])
 def test_exact_versions_lie_within_the_ranges(extra: str) -> None:
     exact = pins()
     for text in EXTRAS[extra]:
