@@ -46,6 +46,12 @@ class Mismatch:
     refused = False
     #: The loop calls ``optimizer.step`` itself, so that updates are counted there too.
     bypasses_engine_step = False
+    #: The model is trained by DeepSpeed's pipeline engine, on one stage.
+    pipeline = False
+    #: The first update is measured against plain PyTorch's full batch and not against the right run.
+    against_full_batch = False
+    #: The first update is compared number by number, not only by its size.
+    measures_direction = False
     #: Why no run shows this entry on a learner's machine; empty where one does.
     not_reproduced = ""
 
@@ -92,6 +98,10 @@ class Mismatch:
         """The task with what the mistake needs to show, in the wrong, the mended and the full-batch run alike."""
         return task
 
+    def mended_prepare(self, task: Task) -> Task:
+        """The same for the mended run and its full batch, where mending means another model."""
+        return self.prepare(task)
+
     def epochs(self, setting: Setting) -> tuple[int, int]:
         """How many epochs are trained, and how many micro-batches one process reads in each."""
         return 1, setting.micro_batches
@@ -108,6 +118,10 @@ class Mismatch:
     def mended_sizes(self, setting: Setting) -> tuple[int, ...]:
         """What the loader of the mended run gives, as ``loader_sizes``."""
         return (setting.train_micro_batch_size_per_gpu,)
+
+    def mended_prediction(self, setting: Setting, right: Prediction) -> Prediction:
+        """What the mended run will do: what the right run does, unless it comes to that in another way."""
+        return right
 
     def predict(self, setting: Setting) -> Prediction:
         """The consequence, before the run."""

@@ -8,6 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from dsaccum_helpers.mismatches.prediction import Prediction
     from dsaccum_helpers.setting import Setting
     from dsaccum_helpers.training.tasks import Task
 
@@ -24,6 +25,9 @@ class Mended(Mismatch):
         self.cause = entry.remedy
         self.learn = entry.learn
         self.loop = entry.mended_loop
+        self.pipeline = entry.pipeline
+        self.against_full_batch = entry.against_full_batch
+        self.measures_direction = entry.measures_direction
 
     def needs(self, setting: Setting) -> str | None:
         """What the wrong run needs."""
@@ -39,4 +43,8 @@ class Mended(Mismatch):
 
     def prepare(self, task: Task) -> Task:
         """The task of the wrong run: the two must differ in nothing but the mistake."""
-        return self.entry.prepare(task)
+        return self.entry.mended_prepare(task)
+
+    def predict(self, setting: Setting) -> Prediction:
+        """What the right run does, unless the entry comes to that in another way."""
+        return self.entry.mended_prediction(setting, super().predict(setting))

@@ -11,8 +11,9 @@ from typing import Any
 
 from dsaccum_helpers.mismatches import MATCHED, Mismatch, find, runnable
 from dsaccum_helpers.mismatches.mended import SUFFIX, Mended
+from dsaccum_helpers.mismatches.prediction import Prediction
 from dsaccum_helpers.setting import Setting, SettingError, check_setting
-from dsaccum_helpers.training.events import ORACLE, Point, RunResult
+from dsaccum_helpers.training.events import ORACLE, Expected, Point, RunResult
 from dsaccum_helpers.training.run import AnyRun
 from dsaccum_helpers.training.runner import Runner
 
@@ -90,7 +91,7 @@ class Comparison:
             full = getattr(expected, f"full_batch_{name}") if expected else None
             predicted = ratio(getattr(expected, name), full) if expected else None
             # Where the entry changes the task, the right run of this comparison trains something else.
-            right_one = full if changes_task(result.code) else getattr(base, name) if base else None
+            right_one = full if leaves_right_run(result.code) else getattr(base, name) if base else None
             measured = ratio(getattr(first, name), right_one) if first else None
             yield Row(result.code, quantity, predicted, measured)
         last = result.points[-1].samples if result.points else 0
@@ -99,17 +100,24 @@ class Comparison:
         yield Row(result.code, "samples used", prediction.samples, last if over else None)
         per_step = ratio(prediction.samples, prediction.optimizer_steps), ratio(last, steps)
         yield Row(result.code, "samples per step", per_step[0], per_step[1] if over else None)
-        yield from self._distance(result)
+        yield from self._special(result, prediction, over)
         rates = [point.learning_rate or 0.0 for point in result.steps]
         predicted = ratio(_mean(prediction.learning_rates), _mean(right.learning_rates))
         base_rates = _mean([point.learning_rate or 0.0 for point in self.matched.steps])
         yield Row(result.code, "× mean learning rate", predicted, ratio(_mean(rates), base_rates) if over else None)
 
-    def _distance(self, result: RunResult) -> Iterator[Row]:
-        """How far the weights are from their start when all is over, beside plain PyTorch, where that was asked for."""
-        predicted = result.expected.distance if result.expected else None
-        if predicted is not None:
-            yield Row(result.code, "distance of the weights", predicted, result.distance)
+    def _special(self, result: RunResult, prediction: Prediction, over: bool) -> Iterator[Row]:
+        """What only some entries are about, and the weights at the end where they were asked for."""
+        expected, said = result.expected or Expected(None, None, 0.0, 0.0), result.reports
+        if prediction.reports is not None:
+            yield Row(result.code, "reports", prediction.reports, len(said) if over else None)
+        if prediction.reported is not None:
+            measured = said[0] / expected.first_loss if said and expected.first_loss else None
+            yield Row(result.code, "× first loss, as reported", prediction.reported, measured)
+        if expected.first_error is not None:
+            yield Row(result.code, "error of the first update", expected.first_error, result.first_error)
+        if expected.distance is not None:
+            yield Row(result.code, "distance of the weights", expected.distance, result.distance)
 
     def _repr_html_(self) -> str:
         """The table, as a notebook shows it."""
@@ -131,11 +139,11 @@ class Comparison:
         return "\n".join(lines + [f"{result.code:30}{result.sentence}" for result in self.results])
 
 
-def changes_task(code: str) -> bool:
-    """Does the entry need another model, or other data, than the right run of a comparison?"""
+def leaves_right_run(code: str) -> bool:
+    """Is the right run of a comparison no measure for this entry, because it trains another model or is at fault?"""
     entry = find(code)
     entry = entry.entry if isinstance(entry, Mended) else entry
-    return type(entry).prepare is not Mismatch.prepare
+    return entry.against_full_batch or type(entry).prepare is not Mismatch.prepare
 
 
 def planned_micro_batches(result: RunResult) -> int:

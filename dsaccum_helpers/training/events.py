@@ -45,7 +45,9 @@ class Expected:
     """What plain PyTorch makes of a ``Prediction``: the norms of the first update (L2), ``None`` where there is none.
 
     ``full_batch_gradient_norm`` and ``full_batch_update_norm`` are those of the right run. ``distance``: how far the
-    weights are from their start when the run is over (L2), where that was asked for.
+    weights are from their start when the run is over (L2), where that was asked for. ``first_loss``: of the first
+    micro-batch, and ``first_error``: how far the first update is from the right one, as a share of it (L2), both where
+    the entry is about them.
     """
 
     gradient_norm: float | None
@@ -53,6 +55,8 @@ class Expected:
     full_batch_gradient_norm: float
     full_batch_update_norm: float
     distance: float | None = None
+    first_loss: float | None = None
+    first_error: float | None = None
 
 
 @dataclass
@@ -62,7 +66,8 @@ class RunResult:
     ``sentence`` says how it ended, in words for a learner; ``engine_words`` is what DeepSpeed said where it refused,
     and ``our_words`` says the same with a remedy. ``log`` is the end of what the processes wrote, for the curious.
     ``optimum`` is the smallest evaluation loss that any weights can reach, where the task has one in closed form.
-    ``distance``: how far the weights are from their start at the end (L2).
+    ``distance``: how far the weights are from their start at the end (L2). ``first_error``: how far the first update is
+    from the right one of plain PyTorch, as a share of it. ``reports``: what the script told its user, in order.
     ``weights`` (fp32, flat, in the order of ``module.parameters()``) is kept only on request.
     """
 
@@ -77,6 +82,8 @@ class RunResult:
     log: str = ""
     weights: Any = None
     distance: float | None = None
+    first_error: float | None = None
+    reports: list[float] = field(default_factory=list)
     micro_batches_read: int = 0
     optimum: float | None = None
 

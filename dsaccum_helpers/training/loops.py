@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from dsaccum_helpers.mismatches import Mismatch
+from dsaccum_helpers.mismatches import MATCHED, Mismatch
 from dsaccum_helpers.mismatches.prediction import Prediction
 from dsaccum_helpers.setting import Setting
 from dsaccum_helpers.training.events import Expected
@@ -19,7 +19,9 @@ from dsaccum_helpers.training.tasks import Loader, Stream, Task, fresh_model
 class Run:
     """What a training loop is given: the engine, the loader of one epoch, the criterion and the accumulation count.
 
-    ``scheduler`` is ``None`` where the engine owns it, as it should.
+    ``scheduler`` is ``None`` where the engine owns it, as it should. ``auxiliary(outputs)`` is the second term of the
+    loss where the task has one. ``report(value)`` stands for what a script prints or logs. ``resume(count)`` stands for
+    the end of one job and the start of the next: saves a checkpoint and loads it into a new engine, with this count.
     """
 
     engine: Any
@@ -27,6 +29,9 @@ class Run:
     criterion: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     gradient_accumulation_steps: int
     scheduler: Any = None
+    auxiliary: Callable[[torch.Tensor], torch.Tensor] | None = None
+    report: Callable[[Any], None] | None = None
+    resume: Callable[[int], None] | None = None
 
 
 def right_loop(run: Run) -> None:
@@ -42,19 +47,25 @@ def linear_schedule(setting: Setting) -> Callable[[torch.optim.Optimizer], torch
     return lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, setting.rate_factor)
 
 
-def make_engine(task: Task, setting: Setting, mismatch: Mismatch) -> tuple[Any, Any]:
+def make_engine(
+    task: Task, setting: Setting, mismatch: Mismatch, config: dict[str, Any] | None = None
+) -> tuple[Any, Any]:
     """The DeepSpeed engine of a run, and the scheduler where the script keeps it to itself.
 
-    Needs an initialised process group. Raises what ``deepspeed.initialize`` raises.
+    ``config``: in place of the entry's own. Needs an initialised process group. Raises what ``deepspeed.initialize``
+    raises.
     """
     import deepspeed
 
     schedule = linear_schedule(setting)
     model = fresh_model(task, setting)
+    if mismatch.pipeline:
+        layers = list(model) if isinstance(model, torch.nn.Sequential) else [model]
+        model = deepspeed.PipelineModule(layers=layers, num_stages=1, loss_fn=task.criterion)
     engine, _, _, _ = deepspeed.initialize(
         model=model,
         model_parameters=list(model.parameters()),
-        config=mismatch.config(setting),
+        config=config or mismatch.config(setting),
         lr_scheduler=None if mismatch.script_owns_scheduler else schedule,
     )
     return engine, schedule(engine.basic_optimizer) if mismatch.script_owns_scheduler else None
@@ -79,10 +90,22 @@ class Oracle:
         self.optimizer = make_optimizer(self.masters, setting)
         self.scheduler = linear_schedule(setting)(self.optimizer)
 
-    def accumulate(self, inputs: torch.Tensor, targets: torch.Tensor, weight: float = 1.0) -> None:
+    def loss(self, inputs: torch.Tensor, targets: torch.Tensor, auxiliary: float = 1.0) -> torch.Tensor:
+        """The mean loss over these samples; ``auxiliary`` is the factor of its second term, where the task has one."""
+        outputs = self.module(inputs.to(self.device))
+        loss = self.task.criterion(outputs, targets.to(self.device))
+        return loss if self.task.auxiliary is None else loss + auxiliary * self.task.auxiliary(outputs)
+
+    def accumulate(
+        self, inputs: torch.Tensor, targets: torch.Tensor, weight: float = 1.0, auxiliary: float = 1.0
+    ) -> None:
         """Add ``weight`` × the gradient of the mean loss over these samples to the masters' gradients."""
         self.module.zero_grad(set_to_none=True)
-        self.task.criterion(self.module(inputs.to(self.device)), targets.to(self.device)).backward()
+        self.loss(inputs, targets, auxiliary).backward()
+        self.hand_over(weight)
+
+    def hand_over(self, weight: float) -> None:
+        """Add ``weight`` × the module's gradients, whatever their type, to the masters' gradients."""
         for master, parameter in zip(self.masters, self.module.parameters(), strict=True):
             gradient = parameter.grad.float() * weight if parameter.grad is not None else torch.zeros_like(master)
             master.grad = gradient if master.grad is None else master.grad + gradient
@@ -111,16 +134,52 @@ def l2_norm(tensors: list[torch.Tensor] | tuple[torch.Tensor, ...]) -> float:
 def replay(oracle: Oracle, prediction: Prediction, beat: Callable[[], None]) -> Iterator[tuple[float, float]]:
     """Train the oracle as predicted, update by update: (gradient norm before clipping, norm of the change)."""
     stream, read, processes = Stream(oracle.task, oracle.setting), 0, oracle.setting.processes
+    if prediction.empty_step:
+        for master in oracle.masters:
+            master.grad = torch.zeros_like(master)
+        oracle.optimizer.step()
+        oracle.optimizer.zero_grad()
     for step, window in enumerate(prediction.windows()):
+        if prediction.separate:
+            _accumulate_separately(oracle, prediction, window, stream, read, beat)
         for size, weight in window:
-            if weight:
+            if weight and not prediction.separate:
                 # What all processes read at one time lies side by side: the mean over them is one mean.
-                oracle.accumulate(*stream.take(read, size * (1 if prediction.first_rank_only else processes)), weight)
+                together = stream.take(read, size * (1 if prediction.first_rank_only else processes))
+                oracle.accumulate(*together, weight, prediction.auxiliary)
                 beat()
             read += size * processes
         for group in oracle.optimizer.param_groups:
             group["lr"] = prediction.learning_rates[step]
         yield oracle.update(prediction.gradient_clipping)
+
+
+def _accumulate_separately(
+    oracle: Oracle,
+    prediction: Prediction,
+    window: list[tuple[int, float]],
+    stream: Stream,
+    read: int,
+    beat: Callable[[], None],
+) -> None:
+    """One window as each process sees it: its own micro-batches, added up in the model's type; then the mean."""
+    processes = oracle.setting.processes
+    ranks = 1 if prediction.first_rank_only else processes
+    parameters = list(oracle.module.parameters())
+    for rank in range(ranks):
+        oracle.module.zero_grad(set_to_none=True)
+        start = read
+        for place, (size, weight) in enumerate(window):
+            if weight:
+                batch = stream.take(start + rank * size, size)
+                (weight * oracle.loss(*batch, prediction.auxiliary)).backward()
+                beat()
+            if prediction.inner_clipping and place < len(window) - 1:
+                torch.nn.utils.clip_grad_norm_(parameters, prediction.inner_clipping)
+            start += size * processes
+        oracle.hand_over(1 / ranks)
+    if prediction.inner_clipping and prediction.boundary_clipping:
+        torch.nn.utils.clip_grad_norm_(oracle.masters, prediction.inner_clipping)
 
 
 def _distance(oracle: Oracle, start: list[torch.Tensor]) -> float:
@@ -149,8 +208,27 @@ def expect(
     if not prediction.optimizer_steps:
         return Expected(None, None, *right)
     wrong = Oracle(task, setting, device)
+    first_loss = None
+    if prediction.reported is not None:
+        first_loss = float(wrong.loss(*Stream(task, setting).take(0, prediction.micro_batch_size)))
     start, updates = [master.clone() for master in wrong.masters], replay(wrong, prediction, beat)
     first = next(updates)
+    error = None
+    if mismatch.measures_direction:
+        error = first_error(task, setting, device, torch.cat([master.flatten() for master in wrong.masters]))
     for _ in updates if to_the_end else ():
         pass
-    return Expected(*first, *right, _distance(wrong, start) if to_the_end else None)
+    return Expected(*first, *right, _distance(wrong, start) if to_the_end else None, first_loss, error)
+
+
+def first_error(task: Task, setting: Setting, device: torch.device, weights: torch.Tensor) -> float:
+    """How far the first update is from the right one, as a share of it (L2).
+
+    ``weights``: fp32, behind the first update, flat in the order of ``module.parameters()``. The right one is the mean
+    over the window's micro-batches, each in the model's type and added up in fp32.
+    """
+    right = Oracle(task, setting, device)
+    start = [master.clone() for master in right.masters]
+    next(replay(right, MATCHED.predict(setting), lambda: None))
+    away = weights.to(device) - torch.cat([master.flatten() for master in right.masters])
+    return float(away.norm()) / _distance(right, start)

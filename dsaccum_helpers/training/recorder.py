@@ -26,21 +26,42 @@ HEARTBEAT_SECONDS = 0.5
 class Recorder:
     """Emits one ``point`` for each optimizer step of an engine, through ``emit(dict)``, from rank 0."""
 
-    def __init__(self, engine: Any, task: Task, setting: Setting, loader: Loader, emit: Callable[[dict], None]) -> None:
-        self.engine, self.task, self.setting, self.loader, self.emit = engine, task, setting, loader, emit
+    def __init__(
+        self,
+        engine: Any,
+        task: Task,
+        setting: Setting,
+        loader: Loader,
+        emit: Callable[[dict], None],
+        *,
+        keep_first: bool = False,
+    ) -> None:
+        self.task, self.setting, self.loader, self.emit = task, setting, loader, emit
         self.began = self.heard = time.monotonic()
-        self.stage = engine.zero_optimization_stage()
         self.first_rank = setting.processes == 1 or distributed.get_rank() == 0
+        self.evaluate = Evaluation(task, loader.device)
+        self.steps, self.updating = 0, False
+        #: The weights behind the first update, as ``final_weights`` gives them, where they are wanted.
+        self.first_weights: torch.Tensor | None = None
+        self.keep_first = keep_first
+        self.attach(engine)
+        self.point(None, None, None)
+
+    def attach(self, engine: Any) -> None:
+        """Measure this engine from now on: the run's first one, or one that goes on with its checkpoint."""
+        self.engine, self.stage = engine, engine.zero_optimization_stage()
         # Looked up once: walking the module tree at every step would cost more than everything else here.
         self.parameters = list(engine.module.parameters())
-        self.evaluate = Evaluation(task, loader.device)
         self.change = Change(self.local_weights())
-        self.steps, self.updating = 0, False
         self.step_engine = engine.step
         engine.step = self.step
         # Every update of an engine goes through here, whoever decided that the window is full.
         engine._take_model_step = self.updates(engine._take_model_step)
-        self.point(None, None, None)
+
+    def report(self, value: Any) -> None:
+        """What a script prints or logs: a number, or a tensor of one."""
+        if self.first_rank:
+            self.emit({"event": "report", "value": float(value)})
 
     def step(self, *arguments: Any, **keywords: Any) -> Any:
         """``engine.step``, and a sign of life behind it."""
@@ -64,6 +85,8 @@ class Recorder:
             answer = update(*arguments, **keywords)
             self.updating = False
             self.steps += 1
+            if self.keep_first and self.steps == 1:
+                self.first_weights = self.final_weights()
             if self.first_rank or self.stage:  # at stage 0 the other ranks know nothing that this one does not
                 self.point(norm, self.update_norm(), rate)
             return answer

@@ -91,13 +91,15 @@ class Run:
                 self.kill_after = time.monotonic() + GRACE_SECONDS
         elif kind == "alive":
             self.result.micro_batches_read = event["micro_batches"]
+        elif kind == "report":
+            self.result.reports.append(event["value"])
         elif kind == "expected":
             self.result.optimum = event.pop("optimum")
             self.result.expected = Expected(**event)
         elif kind == "ended" and (self.report is None or endings.explains_more(event, self.report)):
             self.report = event
             self.result.micro_batches_read = event.get("micro_batches", self.result.micro_batches_read)
-            self.result.distance = event.get("distance")
+            self.result.distance, self.result.first_error = event.get("distance"), event.get("first_error")
 
     def check(self, now: float, stall_seconds: float) -> None:
         """The watchdog: end what hangs, and what a dead rank has left behind."""

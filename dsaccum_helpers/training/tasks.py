@@ -20,7 +20,8 @@ class Task:
 
     The evaluation set is small on purpose: it is run at every optimizer step, and must cost little beside the training.
     ``criterion(outputs, targets)`` is a mean over the samples, so that full batch and accumulation must agree.
-    ``optimum`` is the smallest reachable evaluation loss, where it is known in closed form.
+    ``optimum`` is the smallest reachable evaluation loss, where it is known in closed form. ``auxiliary(outputs)`` is a
+    second term of the loss, a mean over the samples too, where an entry adds one.
     """
 
     inputs: torch.Tensor
@@ -30,6 +31,7 @@ class Task:
     make_model: Callable[[], nn.Module]
     criterion: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     optimum: float | None = None
+    auxiliary: Callable[[torch.Tensor], torch.Tensor] | None = None
 
 
 def load_task(name: str) -> Task:

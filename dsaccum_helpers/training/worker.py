@@ -113,7 +113,7 @@ class _Engine:
 
     def train(self, folder: Path | None, *, to_the_end: bool) -> None:
         """From ``deepspeed.initialize`` to the last point, and what plain PyTorch says about it."""
-        from dsaccum_helpers.training.loops import expect, make_engine
+        from dsaccum_helpers.training.loops import expect, first_error, make_engine
         from dsaccum_helpers.training.recorder import Recorder
         from dsaccum_helpers.training.tasks import Loader, Stream
 
@@ -125,11 +125,12 @@ class _Engine:
             return
         stream, length = Stream(self.task, setting), mismatch.epochs(setting)[1]
         loader = Loader(stream, mismatch.loader_sizes(setting), length, self.rank, setting.processes, device)
-        recorder = Recorder(engine, self.task, setting, loader, self.emit)
+        keep_first = mismatch.measures_direction
+        recorder = Recorder(engine, self.task, setting, loader, self.emit, keep_first=keep_first)
         if mismatch.bypasses_engine_step:
             recorder.count_steps_of(engine.optimizer)
         try:
-            self._loop(engine, scheduler, loader)
+            self._loop(engine, scheduler, loader, recorder)
         except Exception as error:
             self._refused(error, mismatch.stops(setting) is not None and not recorder.steps)
             return
@@ -137,12 +138,16 @@ class _Engine:
         if self.rank == 0:
             expected = vars(expect(self.task, setting, mismatch, device, recorder.beat, to_the_end=to_the_end))
             self.emit({"event": "expected", "optimum": self.task.optimum, **expected})
-            _finish(weights, loader.micro_batches_read, self.emit, folder, recorder.distance(weights))
+            measured = {"distance": recorder.distance(weights)}
+            if recorder.first_weights is not None:
+                measured["first_error"] = first_error(self.task, setting, device, recorder.first_weights)
+            _finish(weights, loader.micro_batches_read, self.emit, folder, **measured)
 
-    def _loop(self, engine: Any, scheduler: Any, loader: Any) -> None:
+    def _loop(self, engine: Any, scheduler: Any, loader: Any, recorder: Any) -> None:
         from dsaccum_helpers.training.loops import Run, right_loop
 
-        run = Run(engine, loader, self.task.criterion, self.setting.gradient_accumulation_steps, scheduler)
+        count = self.setting.gradient_accumulation_steps
+        run = Run(engine, loader, self.task.criterion, count, scheduler, self.task.auxiliary, recorder.report)
         loop = self.mismatch.loop or right_loop
         for _ in range(self.mismatch.epochs(self.setting)[0]):
             loop(run)
@@ -182,13 +187,12 @@ def _train_oracle(setting: Setting, rank: int, device: Any, emit: Emit, folder: 
     _finish(weights, setting.optimizer_steps, emit, folder)
 
 
-def _finish(weights: Any, micro_batches: int, emit: Emit, folder: Path | None, distance: float | None = None) -> None:
+def _finish(weights: Any, micro_batches: int, emit: Emit, folder: Path | None, **measured: float) -> None:
     if folder is not None:
         import numpy
 
         numpy.save(folder / WEIGHTS_FILE, weights.numpy())
-    counts = {"micro_batches": micro_batches, "distance": distance}
-    emit({"event": "ended", "how": "finished", "rank": 0, **counts})
+    emit({"event": "ended", "how": "finished", "rank": 0, "micro_batches": micro_batches, **measured})
 
 
 def _words(error: BaseException) -> str:
