@@ -1,7 +1,8 @@
 """A training loop under Accelerate with DeepSpeed, on the CPU.
 
 ``run.arguments`` go to ``Accelerator``. ``run.script`` may hold ``plugin`` (arguments of ``DeepSpeedPlugin``),
-``environment`` (variables that the shell has set), ``loader`` (``"batch_sampler"``: a loader without a batch size;
+``environment`` (variables that the shell has set), ``yaml`` (fields beside ``deepspeed_config_file`` in the YAML of
+``accelerate launch``), ``loader`` (``"batch_sampler"``: a loader without a batch size;
 ``"not prepared"``: it is not handed to ``prepare``), ``accumulate`` (False: the loop does not enter
 ``accelerator.accumulate``), ``backend`` (None: Accelerate is not told to use gloo) and ``left_over``.
 """
@@ -24,6 +25,8 @@ from dsaccum_helpers.mismatches.framework_runs import MICRO_BATCH_SIZE, Framewor
 def train(run: FrameworkRun, bench: Bench) -> None:
     """One epoch, with the settings of the run."""
     os.environ.update(run.script.get("environment", {}))
+    # This is how accelerate launch tells the script which fields its YAML has.
+    os.environ["ACCELERATE_CONFIG_DS_FIELDS"] = ",".join(run.script.get("yaml", {}))
     plugin = DeepSpeedPlugin(hf_ds_config=run.config, **run.script.get("plugin", {}))
     # Without a GPU Accelerate counts one process, whatever was started, unless it is told to use gloo.
     group = InitProcessGroupKwargs(backend=run.script.get("backend", "gloo"))

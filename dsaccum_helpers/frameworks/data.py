@@ -69,9 +69,8 @@ def train_plainly(run: FrameworkRun) -> tuple[list[float], torch.Tensor]:
     bench = make_bench(run)
     optimizer = torch.optim.SGD(bench.model.parameters(), lr=LEARNING_RATE)
     norms = []
-    for inputs, targets in zip(
-        bench.inputs.split(run.train_batch_size), bench.targets.split(run.train_batch_size), strict=True
-    ):
+    size = run.train_batch_size
+    for inputs, targets in zip(bench.inputs.split(size), bench.targets.split(size), strict=True):
         optimizer.zero_grad()
         bench.criterion(bench.model(inputs), targets).backward()
         norms.append(float(nn.utils.get_total_norm([p.grad for p in bench.model.parameters() if p.grad is not None])))

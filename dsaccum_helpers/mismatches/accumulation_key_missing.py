@@ -9,6 +9,7 @@ from dsaccum_helpers.effective.versions import older
 from dsaccum_helpers.effective.world import whole
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches.entry import Mismatch
+from dsaccum_helpers.mismatches.framework_runs import AUTO, Shown, accelerate, trainer
 from dsaccum_helpers.mismatches.near_keys import nearest
 from dsaccum_helpers.mismatches.numbers import owned, product
 
@@ -43,6 +44,34 @@ class AccumulationKeyMissing(Mismatch):
         "written-for-other-world-size",
         "world-size-seen-as-one",
         "accumulation-owner-conflict",
+    )
+    programs = (
+        Shown(
+            "Accelerate, no train batch size: an update after each of 24 micro-batches",
+            accelerate({TRAIN: "auto", MICRO: "auto"}),
+            accelerate(AUTO),
+            "GradientAccumulationPlugin has 4, DeepSpeed config has 1. Using DeepSpeed's value.",
+            24,
+        ),
+        Shown(
+            "Accelerate, with a train batch size: refused",
+            accelerate({TRAIN: 16, MICRO: 4}),
+            accelerate({TRAIN: 16, MICRO: 4, STEPS: "auto"}),
+            "train_batch_size is not equal to micro_batch_per_gpu * gradient_acc_step * world_size 16 != 4 * 1 * 1",
+        ),
+        Shown(
+            "the Trainer, with a train batch size: refused",
+            trainer({TRAIN: "auto", MICRO: "auto"}),
+            trainer(AUTO),
+            "train_batch_size is not equal to micro_batch_per_gpu * gradient_acc_step * world_size 16 != 4 * 1 * 1",
+        ),
+        Shown(
+            "the Trainer, no train batch size: it trains right, and the engine counts a quarter of the samples",
+            trainer({MICRO: "auto"}),
+            trainer(AUTO),
+            optimizer_steps=6,
+            norm_ratio=1.0,
+        ),
     )
 
     def check(self, job: Job) -> Iterable[Finding]:

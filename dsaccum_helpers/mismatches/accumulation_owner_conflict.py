@@ -21,6 +21,7 @@ from dsaccum_helpers.effective.versions import older
 from dsaccum_helpers.effective.world import whole
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches.entry import Mismatch
+from dsaccum_helpers.mismatches.framework_runs import AUTO, Shown, accelerate
 from dsaccum_helpers.mismatches.layers import complete, counted
 
 TYPE_CHECKING = False
@@ -59,6 +60,41 @@ class AccumulationOwnerConflict(Mismatch):
     consequence = "Training runs with another effective batch than the one written in the place that was edited."
     remedy = "Write the count in one place, or the same count in all of them."
     explains = ("step-unit-confusion",)
+    programs = (
+        Shown(
+            "8 in the config, 4 in Accelerator(...)",
+            accelerate({**AUTO, KEY: 8}),
+            accelerate({**AUTO, KEY: 4}),
+            "GradientAccumulationPlugin has 4, DeepSpeed config has 8. Using DeepSpeed's value.",
+            3,
+        ),
+        Shown(
+            "1 in the config, 4 in Accelerator(...)",
+            accelerate({**AUTO, KEY: 1}),
+            accelerate(AUTO),
+            "GradientAccumulationPlugin has 4, DeepSpeed config has 1. Using DeepSpeed's value.",
+            24,
+        ),
+        Shown(
+            "8 in DeepSpeedPlugin(...), 4 in Accelerator(...)",
+            accelerate(AUTO, plugin={KEY: 8}),
+            accelerate(AUTO, plugin={KEY: 4}),
+            "GradientAccumulationPlugin has 4, DeepSpeed config has 8. Using DeepSpeed's value.",
+            3,
+        ),
+        Shown(
+            "8 in the environment, 4 in Accelerator(...)",
+            accelerate(AUTO, environment={VARIABLE.removeprefix("environment."): "8"}),
+            accelerate(AUTO, environment={VARIABLE.removeprefix("environment."): "4"}),
+            optimizer_steps=3,
+        ),
+        Shown(
+            "4 in the Accelerate YAML, beside a config file",
+            accelerate({**AUTO, KEY: 8}, yaml={KEY: 4}),
+            accelerate({**AUTO, KEY: 4}, yaml={}),
+            "When using `deepspeed_config_file`, the following accelerate config variables will be ignored",
+        ),
+    )
 
     def check(self, job: Job) -> Iterable[Finding]:
         """One finding: what is refused, else dropped, else said by the log, else what the files say."""

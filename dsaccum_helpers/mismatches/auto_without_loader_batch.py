@@ -8,6 +8,7 @@ from dsaccum_helpers.effective.owners import FILLS_ONE
 from dsaccum_helpers.effective.world import whole
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches.entry import Mismatch
+from dsaccum_helpers.mismatches.framework_runs import AUTO, Shown, accelerate, lightning
 from dsaccum_helpers.mismatches.layers import complete
 
 TYPE_CHECKING = False
@@ -33,6 +34,26 @@ class AutoWithoutLoaderBatch(Mismatch):
     remedy = "Write train_micro_batch_size_per_gpu as an integer into the DeepSpeed config."
     silences = ("auto-without-trainer", "batch-value-type", "loader-batch-differs")
     rank = 4
+    programs = (
+        Shown(
+            "Accelerate, the loader is not handed to prepare()",
+            accelerate(AUTO, loader="not prepared"),
+            accelerate({**AUTO, MICRO: 4}, loader="not prepared"),
+            "`accelerate.prepare()` requires you to pass at least one of training or evaluation dataloaders",
+        ),
+        Shown(
+            "Accelerate, a loader with a batch_sampler",
+            accelerate(AUTO, loader="batch_sampler"),
+            accelerate({**AUTO, MICRO: 4}, loader="batch_sampler"),
+            "At least one of the dataloaders passed to `accelerate.prepare()` has `None` as batch size.",
+        ),
+        Shown(
+            "Lightning (its check for a GPU set aside), a loader with batch_size=None",
+            lightning({}, cuda_check=False, loader="no batch size"),
+            lightning({MICRO: 4}, cuda_check=False, loader="no batch size", loss="multiplied"),
+            "'NoneType' object has no attribute 'batch_size'",
+        ),
+    )
 
     def check(self, job: Job) -> Iterable[Finding]:
         """The loader says that it has none, or Accelerate asks for one."""

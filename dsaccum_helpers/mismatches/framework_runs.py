@@ -7,6 +7,10 @@ from __future__ import annotations
 
 from collections import namedtuple
 
+TYPE_CHECKING = False  # type checkers read this name as true; importing it from typing would cost the start-up time
+if TYPE_CHECKING:
+    from typing import Any
+
 __all__ = ["AUTO", "MICRO_BATCH_SIZE", "OPTIMIZER_STEPS", "FrameworkRun", "Shown", "accelerate", "lightning", "trainer"]
 
 #: What a right run means: 4 samples x 4 micro-batches for each of 6 optimizer steps, on each process.
@@ -37,24 +41,36 @@ class FrameworkRun(_Fields):
         """Samples per optimizer step over all processes, as they are meant."""
         return MICRO_BATCH_SIZE * self.accumulation_steps * self.processes
 
+    def job_options(self) -> dict[str, Any]:
+        """What ``dsaccum check`` is told beside ``config``: ``check(run.config, **run.job_options())``."""
+        framework, _, _ = self.program.partition("_")
+        owner = "accelerator" if framework == "accelerate" else "trainer"
+        facts: dict[str, Any] = {f"{owner}.{name}": value for name, value in self.arguments.items()}
+        facts |= {f"plugin.{name}": value for name, value in self.script.get("plugin", {}).items()}
+        facts |= {f"environment.{name}": value for name, value in self.script.get("environment", {}).items()}
+        facts["loader.has_batch_size"] = "loader" not in self.script
+        if "loader" not in self.script:
+            facts["loader.batch_size"] = MICRO_BATCH_SIZE
+        return {"framework": framework, "processes": self.processes, "set": facts}
 
-Shown = namedtuple("Shown", "what wrong mended words optimizer_steps norm_ratio watched", defaults=("", 0, None, False))
-Shown.__doc__ = """What a wrong run shows, beside the mended one.
+
+Shown = namedtuple("Shown", "what wrong mended words optimizer_steps norm_ratio", defaults=("", 0, None))
+Shown.__doc__ = """What a wrong run shows, beside the mended one; ``dsaccum check`` names each from the arguments alone.
 
 ``words``: a part of what the framework says; empty where it is silent. ``optimizer_steps``: how many the wrong run
-makes, 0 where it is refused. ``norm_ratio``: its first gradient norm over that of the batch that is meant, where it
-is exact. ``watched``: the live observer can see it; ``dsaccum check`` sees each of them from the arguments alone.
+makes; 0 where it is refused, which no live observer can see. ``norm_ratio``: the first gradient norm of the wrong run
+over that of the batch that is meant, where it can be said before the run.
 """
 
 
-def accelerate(config: dict, accumulation_steps: int | None = 4, **script: object) -> FrameworkRun:
+def accelerate(config: dict[str, Any], accumulation_steps: int | None = 4, **script: Any) -> FrameworkRun:
     """A loop under ``Accelerator(gradient_accumulation_steps=...)``, ZeRO-2, no clipping; ``None``: not given."""
     arguments = {} if accumulation_steps is None else {"gradient_accumulation_steps": accumulation_steps}
     rest = {"gradient_clipping": 0.0, "zero_optimization": {"stage": 2}}
     return FrameworkRun("accelerate_loop", {**rest, **config}, arguments, script)
 
 
-def trainer(config: dict, arguments: dict | None = None, **script: object) -> FrameworkRun:
+def trainer(config: dict[str, Any], arguments: dict[str, Any] | None = None, **script: Any) -> FrameworkRun:
     """Hugging Face's Trainer with 4 samples a device and 4 accumulation steps, ZeRO-2, no clipping."""
     counts = {"per_device_train_batch_size": MICRO_BATCH_SIZE, "gradient_accumulation_steps": ACCUMULATION_STEPS}
     rest = {"gradient_clipping": "auto", "zero_optimization": {"stage": 2}}
@@ -63,7 +79,7 @@ def trainer(config: dict, arguments: dict | None = None, **script: object) -> Fr
     )
 
 
-def lightning(config: dict, accumulation_steps: int = 4, **script: object) -> FrameworkRun:
+def lightning(config: dict[str, Any], accumulation_steps: int = 4, **script: Any) -> FrameworkRun:
     """Lightning's Trainer with its DeepSpeed strategy, ZeRO-2. What is meant are ``accumulation_steps``.
 
     Lightning refuses the CPU; with ``cuda_check=False`` the program sets that one check aside.

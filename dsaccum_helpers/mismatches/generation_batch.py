@@ -46,6 +46,7 @@ class GenerationBatch(Mismatch):
     consequence = "Nothing is trained: the trainer refuses a batch that holds no whole number of groups."
     remedy = "Make per_device_train_batch_size x processes (x steps, from TRL 0.17) a multiple of num_generations."
     rank = 4
+    not_reproduced = "It needs TRL, which this project does not install; what TRL refuses is arithmetic alone."
 
     def check(self, job: Job) -> Iterable[Finding]:
         """The trainer's own rule, by version; the log's factors where the arguments are not there."""

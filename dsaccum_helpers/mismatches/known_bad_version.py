@@ -10,6 +10,7 @@ from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.job import Source
 from dsaccum_helpers.mismatches import numerics
 from dsaccum_helpers.mismatches.entry import Mismatch
+from dsaccum_helpers.mismatches.framework_runs import Shown, lightning
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,6 +33,17 @@ class KnownBadVersion(Mismatch):
     remedy = "Install a version without the fault."
     learn = "notebooks/02_matched_or_mismatched.ipynb"
     rank = 6
+    #: Measured with Lightning 2.6.6 and DeepSpeed 0.19.8 on the CPU, with Lightning's check for a GPU set aside.
+    programs = tuple(
+        Shown(
+            f"Lightning divides a correct loss by {steps}, and the engine divides again",
+            lightning({}, steps, cuda_check=False),
+            lightning({}, steps, cuda_check=False, loss="multiplied"),
+            optimizer_steps=6,
+            norm_ratio=1 / steps,
+        )
+        for steps in (2, 4)
+    )
 
     def check(self, job: Job) -> Iterable[Finding]:
         """Each row of the table whose version is known to be installed and whose conditions hold."""

@@ -8,6 +8,7 @@ from dsaccum_helpers.effective.owners import LIGHTNING
 from dsaccum_helpers.effective.world import whole
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches.entry import Mismatch
+from dsaccum_helpers.mismatches.framework_runs import Shown, lightning
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,6 +44,27 @@ class LightningOwnsAccumulation(Mismatch):
         "auto-without-trainer",
     )
     rank = 4
+    #: Lightning refuses the CPU before it looks at the config: its check for a GPU is set aside in these runs.
+    programs = (
+        Shown(
+            "4 accumulation steps in the config, and the same in Trainer(...)",
+            lightning({STEPS: 4}, cuda_check=False),
+            lightning({}, cuda_check=False, loss="multiplied"),
+            "Do not set `gradient_accumulation_steps` in the DeepSpeed config",
+        ),
+        Shown(
+            "4 accumulation steps in the config alone",
+            lightning({STEPS: 4}, cuda_check=False)._replace(arguments={}),
+            lightning({}, cuda_check=False, loss="multiplied"),
+            "Do not set `gradient_accumulation_steps` in the DeepSpeed config",
+        ),
+        Shown(
+            "train batch 64 in the config, 4 x 4 x 1 by loader and Trainer",
+            lightning({TRAIN: 64}, cuda_check=False),
+            lightning({}, cuda_check=False, loss="multiplied"),
+            "train_batch_size is not equal to micro_batch_per_gpu * gradient_acc_step * world_size 64 != 4 * 4 * 1",
+        ),
+    )
 
     def check(self, job: Job) -> Iterable[Finding]:
         """The accumulation key in any form; a train batch size that is not the product."""

@@ -1,4 +1,4 @@
-"""The live observer as a callback of PyTorch Lightning. Imports pytorch_lightning, or lightning where only that is there.
+"""The live observer as a callback of PyTorch Lightning. Imports pytorch_lightning, or its newer name lightning.
 
 from dsaccum_helpers.observer.lightning_callback import WatchCallback
 

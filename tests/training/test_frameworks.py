@@ -1,0 +1,188 @@
+"""Real Accelerate, Transformers and Lightning: each wrong setting is shown, found and mended, beside plain PyTorch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dsaccum_helpers import check
+from dsaccum_helpers.frameworks import FrameworkRun, ProgramResult, Shown, run_program
+from dsaccum_helpers.mismatches import CATALOGUE, find
+from dsaccum_helpers.mismatches.framework_runs import AUTO, accelerate, lightning, trainer
+
+Train = Callable[[FrameworkRun], ProgramResult]
+
+SHOWN = [(entry.code, shown) for entry in CATALOGUE.values() for shown in getattr(entry, "programs", ())]
+shown_ones = pytest.mark.parametrize(("code", "shown"), SHOWN, ids=[f"{code}: {one.what}" for code, one in SHOWN])
+STAGE_0, STAGE_3 = ({**AUTO, "zero_optimization": {"stage": stage}} for stage in (0, 3))
+RIGHT = {
+    "Accelerate": accelerate(AUTO),
+    "Accelerate, 2 processes": accelerate(AUTO)._replace(processes=2),
+    "Accelerate, ZeRO-0, 2 processes": accelerate(STAGE_0)._replace(processes=2),
+    "Accelerate, ZeRO-3, 2 processes": accelerate(STAGE_3)._replace(processes=2),
+    "Accelerate, the count only in the config": accelerate({**AUTO, "gradient_accumulation_steps": 4}, None),
+    "Trainer": trainer(AUTO),
+    "Trainer, 2 processes": trainer(AUTO)._replace(processes=2),
+    "Trainer, ZeRO-0": trainer(STAGE_0),
+    "Trainer, ZeRO-3, 2 processes": trainer(STAGE_3)._replace(processes=2),
+    "Trainer, texts of unequal length": trainer(AUTO, model="gpt2"),
+    "Trainer, texts of unequal length, 2 processes": trainer(AUTO, model="gpt2")._replace(processes=2),
+    "Lightning, its loss multiplied": lightning({}, cuda_check=False, loss="multiplied"),
+    "Lightning, 2 processes": lightning({}, cuda_check=False, loss="multiplied")._replace(processes=2),
+    "Lightning, nothing to accumulate": lightning({}, 1, cuda_check=False),
+}
+
+
+@pytest.fixture(scope="session")
+def train() -> Train:
+    """Train a run under the live observer; each different run is trained once."""
+    known: dict[str, ProgramResult] = {}
+
+    def run(wanted: FrameworkRun) -> ProgramResult:
+        key = json.dumps(wanted)
+        if key not in known:
+            known[key] = run_program(wanted)
+        return known[key]
+
+    return run
+
+
+def assert_right(run: FrameworkRun, result: ProgramResult) -> None:
+    """The updates of plain PyTorch on the full batch, their number and their weights."""
+    assert (result.ended, result.words) == ("finished", "")
+    assert result.optimizer_steps == 6
+    assert result.samples == 6 * run.train_batch_size
+    assert result.gradient_norms == pytest.approx(result.right_gradient_norms, rel=1e-6)
+    assert result.learning_rates == (0.1,) * 6
+    assert result.weight_difference < 5e-7
+
+
+def test_versions_are_those_that_the_words_were_taken_from() -> None:
+    found = {name: version(name) for name in ("accelerate", "transformers", "pytorch-lightning")}
+    assert found == {"accelerate": "1.15.0", "transformers": "5.24.0", "pytorch-lightning": "2.6.6"}
+
+
+def test_every_entry_of_the_framework_layers_is_shown_or_says_why_not() -> None:
+    layers = ("trainer-disagrees", "accumulation-owner-conflict", "lightning-owns-accumulation")
+    layers += ("auto-without-loader-batch", "accumulation-key-missing", "known-bad-version")
+    assert {code for code, _ in SHOWN} == set(layers)
+    for code in ("two-boundary-counters", "generation-batch"):
+        assert find(code).not_reproduced.endswith(".")
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_right_programs_are_the_full_batch(name: str, train: Train) -> None:
+    assert_right(RIGHT[name], train(RIGHT[name]))
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_live_observer_raises_no_alarm_at_right_programs(name: str, train: Train) -> None:
+    assert train(RIGHT[name]).codes == []
+
+
+@shown_ones
+def test_wrong_program_does_what_was_said(code: str, shown: Shown, train: Train) -> None:
+    result = train(shown.wrong)
+    assert result.optimizer_steps == shown.optimizer_steps
+    if not shown.optimizer_steps:
+        assert result.ended == "refused"
+        assert shown.words in result.words
+        assert result.samples == 0
+        return
+    assert result.ended == "finished"
+    assert any(shown.words in message for message in result.messages)
+    if not shown.words:
+        assert not [message for message in result.messages if "mismatch" in message]
+    if shown.norm_ratio is None:
+        assert not 0.9 < result.norm_ratio < 1.1
+    else:
+        assert result.norm_ratio == pytest.approx(shown.norm_ratio, rel=1e-6)
+    assert (result.weight_difference > 0.01) is (shown.norm_ratio != 1.0)
+
+
+@shown_ones
+def test_mended_program_is_the_full_batch(code: str, shown: Shown, train: Train) -> None:
+    assert_right(shown.mended, train(shown.mended))
+
+
+def judged(run: FrameworkRun, folder: Path) -> list[str]:
+    """What ``dsaccum check`` says of a run's own arguments; an Accelerate YAML is read from its file."""
+    options = run.job_options()
+    options["have"] = {name: version(name) for name in ("deepspeed", "accelerate", "transformers", "pytorch-lightning")}
+    if "yaml" not in run.script:
+        return check(run.config, **options).codes
+    (folder / "ds.json").write_text(json.dumps(run.config))
+    launched = {"distributed_type": "DEEPSPEED", "num_processes": run.processes}
+    launched |= {"deepspeed_config": {"deepspeed_config_file": "ds.json", **run.script["yaml"]}}
+    (folder / "accelerate.yaml").write_text(yaml.safe_dump(launched))
+    return check(folder / "accelerate.yaml", folder / "ds.json", **options).codes
+
+
+@shown_ones
+def test_check_names_the_wrong_and_passes_the_mended_arguments(code: str, shown: Shown, tmp_path: Path) -> None:
+    assert judged(shown.wrong, tmp_path)[:1] == [code]
+    assert code not in judged(shown.mended, tmp_path) or code == "known-bad-version"
+
+
+def test_lightning_as_shipped_refuses_the_cpu(train: Train) -> None:
+    for config in ({}, {"gradient_accumulation_steps": 4}):
+        result = train(lightning(config))
+        assert result.ended == "refused"
+        assert result.words == (
+            "RuntimeError: The DeepSpeed strategy is only supported on CUDA GPUs but `CPUAccelerator` is used."
+        )
+
+
+@pytest.mark.parametrize("steps", [2, 4])
+@pytest.mark.parametrize("processes", [1, 2])
+def test_lightning_divides_once_more(steps: int, processes: int, train: Train) -> None:
+    """Its closure divides by accumulate_grad_batches, the engine again: exactly 1/G. The CUDA check is set aside."""
+    result = train(lightning({}, steps, cuda_check=False)._replace(processes=processes))
+    assert result.engine_accumulation_steps == steps
+    assert result.gradient_norms[0] * steps == pytest.approx(result.right_gradient_norms[0], rel=1e-6)
+    divided = train(lightning({}, steps, cuda_check=False, loss="divided")._replace(processes=processes))
+    assert divided.gradient_norms[0] * steps**2 == pytest.approx(result.right_gradient_norms[0], rel=1e-6)
+
+
+def test_missing_key_leaves_the_trainer_right_and_the_engine_wrong(train: Train) -> None:
+    result = train(trainer({"train_micro_batch_size_per_gpu": "auto"}))
+    assert (result.samples, result.engine_samples, result.engine_accumulation_steps) == (96, 24, 1)
+
+
+def test_trainer_weights_a_short_last_window_and_accelerate_does_not(train: Train) -> None:
+    """26 micro-batches in windows of 4: two are left."""
+    for run in (trainer(AUTO, left_over=2), trainer(AUTO, left_over=2, model="gpt2")):
+        result = train(run)
+        assert result.optimizer_steps == 7
+        assert result.gradient_norms == pytest.approx(result.right_gradient_norms, rel=1e-6)
+        assert result.weight_difference < 5e-7
+        assert result.codes == []
+    result = train(accelerate(AUTO, left_over=2))
+    assert result.optimizer_steps == 7
+    assert result.gradient_norms[:6] == pytest.approx(result.right_gradient_norms[:6], rel=1e-6)
+    assert result.gradient_norms[6] * 2 == pytest.approx(result.right_gradient_norms[6], rel=1e-6)
+
+
+def test_two_processes_without_gloo_are_one_to_accelerate(train: Train) -> None:
+    """It counts one process: "auto" is filled in for one and refused; without the key all train on the same data."""
+    alone = accelerate(AUTO, backend=None)._replace(processes=2)
+    result = train(alone)
+    assert result.ended == "refused"
+    assert result.words.endswith("micro_batch_per_gpu * gradient_acc_step * world_size 16 != 4 * 4 * 2")
+    keys = {name: 4 for name in AUTO if name != "train_batch_size"}
+    silent = train(alone._replace(config={**accelerate({}).config, **keys}))
+    assert silent.ended == "finished"
+    assert (silent.optimizer_steps, silent.samples) == (12, 2 * 192)
+
+
+def test_loop_without_accumulate_updates_after_every_micro_batch(train: Train) -> None:
+    """And with a quarter of the gradient: Accelerate sets the boundary, the engine still divides."""
+    result = train(accelerate(AUTO, accumulate=False))
+    every = train(accelerate({**AUTO, "gradient_accumulation_steps": 1}))
+    assert (result.optimizer_steps, result.engine_accumulation_steps) == (24, 4)
+    assert result.gradient_norms[0] * 4 == pytest.approx(every.gradient_norms[0], rel=1e-6)
