@@ -100,6 +100,10 @@ _RUNNABLE = (
     "manual-accumulation",
     "scheduler-unit",
     "clipping-hides-scale",
+    "unweighted-token-mean",
+    "logged-loss-scaled",
+    "step-unit-confusion",
+    "clipping-inside-window",
 )
 _loaded: dict[str, Mismatch] = {}
 

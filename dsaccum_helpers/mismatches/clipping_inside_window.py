@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from dsaccum_helpers.findings import Fix
-from dsaccum_helpers.mismatches.entry import Mismatch
+from dsaccum_helpers.mismatches.entry import Mismatch, needs_accumulation
 from dsaccum_helpers.mismatches.windows import at, live, once, pairs, same_place, setup
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Any
 
     from dsaccum_helpers.findings import Finding
     from dsaccum_helpers.job import Job
+    from dsaccum_helpers.mismatches.prediction import Prediction
     from dsaccum_helpers.mismatches.windows import Setup
+    from dsaccum_helpers.setting import Setting
     from dsaccum_helpers.trace import Event, Program
+
+NORM = 0.1
+"""At which the runs clip: short enough for every task."""
 
 
 class ClippingInsideWindow(Mismatch):
@@ -62,6 +68,44 @@ class ClippingInsideWindow(Mismatch):
         message += f"of {known.gas or 'several'}; in fp16 the gradients are unscaled more than once as well."
         fix = Fix("Put it under `if accelerator.sync_gradients:`.")
         return self.found(message, [event.source], [fix])
+
+    def needs(self, setting: Setting) -> str | None:
+        """A window of one micro-batch is complete at once."""
+        return needs_accumulation(setting)
+
+    def config(self, setting: Setting) -> dict[str, Any]:
+        """The engine is told not to clip, because the script does."""
+        return setting.ds_config() | {"gradient_clipping": 0.0}
+
+    @staticmethod
+    def loop(run: Any) -> None:
+        """Clip behind each backward, as a loop without accumulation would."""
+        from torch.nn.utils import clip_grad_norm_
+
+        for inputs, targets in run.loader:
+            loss = run.criterion(run.engine(inputs), targets)
+            run.engine.backward(loss)
+            clip_grad_norm_(run.engine.parameters(), max_norm=0.1)
+            run.engine.step()
+
+    def mended_config(self, setting: Setting) -> dict[str, Any]:
+        """The engine clips the whole window; the loop is the right one."""
+        return setting.ds_config() | {"gradient_clipping": NORM}
+
+    def predict(self, setting: Setting) -> Prediction:
+        """Each process clips its running sum; behind the last backward only stage 0 still has gradients to clip."""
+        from dataclasses import replace
+
+        unclipped = self._prediction(setting, gradient_clipping=0.0)
+        if setting.zero_stage >= 2:
+            return unclipped
+        return replace(unclipped, separate=True, inner_clipping=NORM, boundary_clipping=setting.zero_stage == 0)
+
+    def mended_prediction(self, setting: Setting, right: Prediction) -> Prediction:
+        """The mean of the window, clipped once."""
+        from dataclasses import replace
+
+        return replace(right, gradient_clipping=NORM)
 
 
 def _in_micro_batch(program: Program, event: Event) -> bool:

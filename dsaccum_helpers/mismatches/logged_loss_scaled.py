@@ -5,15 +5,18 @@ from __future__ import annotations
 from dsaccum_helpers.effective.owners import TRAINERS
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches import numerics
-from dsaccum_helpers.mismatches.entry import Mismatch
+from dsaccum_helpers.mismatches.entry import Mismatch, needs_accumulation
 from dsaccum_helpers.mismatches.windows import at, live, same_place, setup
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from typing import Any
 
     from dsaccum_helpers.findings import Finding
     from dsaccum_helpers.job import Event, Job
+    from dsaccum_helpers.mismatches.prediction import Prediction
+    from dsaccum_helpers.setting import Setting
 
 FEWEST = 4  # with 2 or 3 micro-batches the ratio of two losses says nothing
 NEAR = 0.15
@@ -76,3 +79,38 @@ class LoggedLossScaled(Mismatch):
                 Fix("Install a newer transformers: from 4.46 on its Trainer has had several faults of this kind.")
             )
         yield self.found(message, [event.source, *numerics.steps_source(job)], fixes)
+
+    def needs(self, setting: Setting) -> str | None:
+        """Divided by one, the loss stays what it is."""
+        return needs_accumulation(setting)
+
+    @staticmethod
+    def loop(run: Any) -> None:
+        """Report what backward returns."""
+        for inputs, targets in run.loader:
+            loss = run.criterion(run.engine(inputs), targets)
+            loss = run.engine.backward(loss)
+            run.engine.step()
+            run.report(loss)
+
+    @staticmethod
+    def mended_loop(run: Any) -> None:
+        """Report what the model gives."""
+        for inputs, targets in run.loader:
+            loss = run.criterion(run.engine(inputs), targets)
+            run.engine.backward(loss)
+            run.engine.step()
+            run.report(loss)
+
+    def predict(self, setting: Setting) -> Prediction:
+        """The right training, and 1/N of each loss in its report."""
+        return self._told(setting, self._prediction(setting), 1 / setting.gradient_accumulation_steps)
+
+    def mended_prediction(self, setting: Setting, right: Prediction) -> Prediction:
+        """The right training, and the whole loss."""
+        return self._told(setting, right, 1.0)
+
+    def _told(self, setting: Setting, training: Prediction, share: float) -> Prediction:
+        from dataclasses import replace
+
+        return replace(training, reports=setting.micro_batches, reported=share)

@@ -6,15 +6,18 @@ from dsaccum_helpers.effective.world import whole
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.job import Fact
 from dsaccum_helpers.mismatches import numerics
-from dsaccum_helpers.mismatches.entry import Mismatch
+from dsaccum_helpers.mismatches.entry import Mismatch, needs_accumulation
 from dsaccum_helpers.mismatches.planned import micro_batches, optimizer_steps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from typing import Any
 
     from dsaccum_helpers.findings import Finding
     from dsaccum_helpers.job import Job
+    from dsaccum_helpers.mismatches.prediction import Prediction
+    from dsaccum_helpers.setting import Setting
 
 #: Intervals of trainers; for each the arguments that switch it on with "steps", whether it is on where these are not
 #: given, and the default, which nobody chose.
@@ -23,6 +26,8 @@ INTERVALS = {
     "trainer.save_steps": (("trainer.save_strategy",), True, 500),
     "trainer.eval_steps": (("trainer.eval_strategy", "trainer.evaluation_strategy"), False, None),
 }
+EVERY = 10
+"""The interval of the runs, in what the script takes for steps."""
 
 
 class StepUnitConfusion(Mismatch):
@@ -99,6 +104,49 @@ class StepUnitConfusion(Mismatch):
         value = max(1, batches // count)
         fix = Fix(f"max_steps {value} for the planned epochs.", {"trainer.max_steps": value})
         yield self.found(text, [asked.source], [fix], consequence=f"Training takes {count} times as long.")
+
+    def needs(self, setting: Setting) -> str | None:
+        """The interval must come once at least, in the unit that was meant."""
+        if setting.micro_batches < EVERY:
+            steps = -(-EVERY // setting.gradient_accumulation_steps)
+            return (
+                f"The run reports every {EVERY} micro-batches, and this one has {setting.micro_batches}. "
+                f"Smallest fix: optimizer_steps {steps}."
+            )
+        return needs_accumulation(setting)
+
+    @staticmethod
+    def loop(run: Any) -> None:
+        """Meant: a report for every 10 micro-batches. But global_steps counts windows."""
+        for inputs, targets in run.loader:
+            loss = run.criterion(run.engine(inputs), targets)
+            run.engine.backward(loss)
+            updates = run.engine.is_gradient_accumulation_boundary()
+            run.engine.step()
+            if updates and run.engine.global_steps % 10 == 0:
+                run.report(loss)
+
+    @staticmethod
+    def mended_loop(run: Any) -> None:
+        """Count what is meant."""
+        for i, (inputs, targets) in enumerate(run.loader, start=1):
+            loss = run.criterion(run.engine(inputs), targets)
+            run.engine.backward(loss)
+            run.engine.step()
+            if i % 10 == 0:
+                run.report(loss)
+
+    def predict(self, setting: Setting) -> Prediction:
+        """The right training, with a report for every tenth optimizer step."""
+        from dataclasses import replace
+
+        return replace(self._prediction(setting), reports=setting.optimizer_steps // EVERY)
+
+    def mended_prediction(self, setting: Setting, right: Prediction) -> Prediction:
+        """The right training, with a report for every tenth micro-batch."""
+        from dataclasses import replace
+
+        return replace(right, reports=setting.micro_batches // EVERY)
 
 
 def _intervals_of(job: Job) -> Iterator[tuple[str, Fact]]:

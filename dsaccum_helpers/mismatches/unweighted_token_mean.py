@@ -7,16 +7,19 @@ from dsaccum_helpers.effective.owners import TRAINERS
 from dsaccum_helpers.effective.versions import older
 from dsaccum_helpers.effective.world import whole
 from dsaccum_helpers.findings import Fix
-from dsaccum_helpers.mismatches.entry import Mismatch
+from dsaccum_helpers.mismatches.entry import Mismatch, needs_accumulation
 from dsaccum_helpers.mismatches.layers import counted
 from dsaccum_helpers.mismatches.windows import count_divisions, live
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from typing import Any
 
     from dsaccum_helpers.findings import Finding
     from dsaccum_helpers.job import Job
+    from dsaccum_helpers.mismatches.prediction import Prediction
+    from dsaccum_helpers.setting import Setting
 
 ACROSS = "trainer.average_tokens_across_devices"
 #: From these versions on the Trainer counts tokens over the window, and by default over all devices too.
@@ -82,6 +85,47 @@ class UnweightedTokenMean(Mismatch):
                 f"means of the {world} ranks are averaged as equals."
             )
             yield self.found(message, where, [Fix("average_tokens_across_devices true.", {ACROSS: True})])
+
+    def needs(self, setting: Setting) -> str | None:
+        """Micro-batches of half and of one and a half times the size; in the run, samples stand for tokens."""
+        size = setting.train_micro_batch_size_per_gpu
+        if size % 2:
+            return (
+                f"The run reads micro-batches of half the size and of one and a half times the size, and {size} has "
+                f"no half. Smallest fix: train_micro_batch_size_per_gpu {size + 1}."
+            )
+        return needs_accumulation(setting)
+
+    def loader_sizes(self, setting: Setting) -> tuple[int, ...]:
+        """Small and large in turn, as a loader packs them that fills micro-batches by tokens: a window is complete."""
+        size, count = setting.train_micro_batch_size_per_gpu, setting.gradient_accumulation_steps
+        return (size // 2, 3 * size // 2) * (count // 2) + (size,) * (count % 2)
+
+    mended_sizes = loader_sizes
+
+    @staticmethod
+    def loop(run: Any) -> None:
+        """Each loss is a mean over as many samples as this micro-batch happens to have."""
+        for inputs, targets in run.loader:
+            loss = run.criterion(run.engine(inputs), targets)
+            run.engine.backward(loss)
+            run.engine.step()
+
+    @staticmethod
+    def mended_loop(run: Any) -> None:
+        """Divide the sum of each micro-batch by the samples of the whole window, and let the engine divide nothing."""
+        micro_batch, count = run.engine.train_micro_batch_size_per_gpu(), run.engine.gradient_accumulation_steps()
+        for inputs, targets in run.loader:
+            total = run.criterion(run.engine(inputs), targets) * len(inputs)
+            run.engine.backward(total / (micro_batch * count), scale_wrt_gas=False)
+            run.engine.step()
+
+    def mended_prediction(self, setting: Setting, right: Prediction) -> Prediction:
+        """Each mean weighs as much as its samples."""
+        from dataclasses import replace
+
+        window = setting.train_micro_batch_size_per_gpu * setting.gradient_accumulation_steps
+        return replace(right, weights=tuple(size / window for size in self.loader_sizes(setting)))
 
 
 def _mean_of_window(job: Job) -> bool:

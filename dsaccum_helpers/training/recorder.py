@@ -61,7 +61,8 @@ class Recorder:
     def report(self, value: Any) -> None:
         """What a script prints or logs: a number, or a tensor of one."""
         if self.first_rank:
-            self.emit({"event": "report", "value": float(value)})
+            number = value.detach() if isinstance(value, torch.Tensor) else value
+            self.emit({"event": "report", "value": float(number)})
 
     def step(self, *arguments: Any, **keywords: Any) -> Any:
         """``engine.step``, and a sign of life behind it."""
