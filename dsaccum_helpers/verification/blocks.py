@@ -7,7 +7,7 @@ from typing import Any
 
 from dsaccum_helpers.setting import SettingError
 from dsaccum_helpers.verification.keys import no_auto, refuse
-from dsaccum_helpers.verification.running import UPDATES
+from dsaccum_helpers.verification.running import CONFIG_UPDATES
 from dsaccum_helpers.verification.schedules import PARAMETERS, Schedule
 
 #: Parameters of torch's own classes that decide an update, with the values they have unless given.
@@ -19,7 +19,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 #: Parameters that say by which kernel, not what is computed.
 _KERNEL = ("torch_adam", "foreach", "fused", "capturable", "set_grad_none", "fp32_optimizer_states", "adam_w_mode")
 _STAND_IN = {"lr": 0.05}
-_LONGEST_WARMUP = UPDATES // 2
+_LONGEST_WARMUP = CONFIG_UPDATES // 2
 
 
 @dataclass(frozen=True)
@@ -119,15 +119,15 @@ def _shorter(name: str, given: dict[str, Any]) -> tuple[Schedule, list[str], lis
     warmup, total = values["warmup_num_steps"], values.get("total_num_steps")
     if total is None:
         short = {"warmup_num_steps": min(warmup, _LONGEST_WARMUP)}
-    elif total > UPDATES:
+    elif total > CONFIG_UPDATES:
         short = {
-            "warmup_num_steps": max(2, round(warmup * UPDATES / total)) if warmup > 2 else warmup,
-            "total_num_steps": UPDATES,
+            "warmup_num_steps": max(2, round(warmup * CONFIG_UPDATES / total)) if warmup > 2 else warmup,
+            "total_num_steps": CONFIG_UPDATES,
         }
     else:
         short = {}
     changed = [f"{key} {values[key]} -> {new}" for key, new in short.items() if values[key] != new]
-    words = f"{name} {', '.join(changed)}, so that its whole course is seen in {UPDATES} updates."
+    words = f"{name} {', '.join(changed)}, so that its whole course is seen in {CONFIG_UPDATES} updates."
     kept = [f"{key} {value}" for key, value in values.items() if not key.endswith("_steps") and value is not None]
     parameters = {key: value for key, value in (values | short).items() if value is not None}
     return Schedule(name, parameters), [f"{name}: {', '.join(kept)}."], [words] if changed else []

@@ -15,7 +15,7 @@ from dsaccum_helpers.job import Job
 from dsaccum_helpers.mismatches.known_bad_version import within
 from dsaccum_helpers.setting import Setting, SettingError
 from dsaccum_helpers.verification import blocks, keys
-from dsaccum_helpers.verification.running import TASK, UPDATES
+from dsaccum_helpers.verification.running import CONFIG_UPDATES, TASK
 from dsaccum_helpers.verification.schedules import Schedule
 
 MOST_MICRO_BATCH = 8
@@ -94,7 +94,7 @@ class Plan:
             zero_stage=self.stage,
             dtype=self.dtype,
             optimizer="SGD" if self.optimizer.name == "SGD" else "Adam",
-            optimizer_steps=UPDATES,
+            optimizer_steps=CONFIG_UPDATES,
         )
 
     def splits(self) -> dict[str, tuple[int, int, int]]:

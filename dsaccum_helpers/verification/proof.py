@@ -13,7 +13,16 @@ from dsaccum_helpers.training.run import Run
 from dsaccum_helpers.verification.faults import known_fault
 from dsaccum_helpers.verification.person import Plan, read_plan
 from dsaccum_helpers.verification.rows import Row, Verification
-from dsaccum_helpers.verification.running import EXACT, UPDATES, Progress, bf16_share, run_all, same_norm, spread, worst
+from dsaccum_helpers.verification.running import (
+    CONFIG_UPDATES,
+    EXACT,
+    Progress,
+    bf16_share,
+    run_all,
+    same_norm,
+    spread,
+    worst,
+)
 
 MARGIN = 10
 """The engine may part from the full batch by so many times what another order of the same samples makes in PyTorch."""
@@ -59,7 +68,7 @@ def verify_config(config: Any, processes: int | None, runner: Any, progress: Pro
     machine = runner.machine
     devices = machine["gpus"] if machine["accelerator"] == "cuda" else machine["cores"]
     plan = plan.fit(min(devices, runner.most_processes()))
-    rates = plan.schedule.rates(plan.optimizer.parameters["lr"], UPDATES)
+    rates = plan.schedule.rates(plan.optimizer.parameters["lr"], CONFIG_UPDATES)
     clipping = plan.oracle_clipping(machine["versions"])
     oracle = {"optimizer": plan.optimizer.name, "parameters": plan.optimizer.parameters, "clipping": clipping}
     whole = plan.setting(plan.micro * plan.steps * plan.processes, 1, 1).change(zero_stage=0)
@@ -86,7 +95,7 @@ def _truth(full: RunResult, plan: Plan) -> Truth:
     """Raises ``SettingError`` where the full batch itself says nothing: it did not finish, or rounding drowns it."""
     if full.ended != "finished":
         raise SettingError(f"The full batch did not finish: {full.sentence}")
-    (start, right, turned), norms = full.weights[:, :-UPDATES], full.weights[1:, -UPDATES:]
+    (start, right, turned), norms = full.weights[:, :-CONFIG_UPDATES], full.weights[1:, -CONFIG_UPDATES:]
     size = spread if plan.dtype == "bf16" else _largest
     moved, rounding = size(right - start), size(turned - right)
     lr = plan.optimizer.parameters["lr"]
@@ -142,8 +151,8 @@ def _described(proof: Verification, plan: Plan, truth: Truth) -> Verification:
     proof.scaled.append("the model and its data: a perceptron of 9,674 weights on digit images; none of the person's.")
     if plan.dtype == "fp32" and MOST_SHARE * truth.moved < EXACT:
         proof.scaled.append(
-            f"no weight moves by more than {truth.moved:.1e} in {UPDATES} updates at this learning rate: what could "
-            "show a fault here is the gradient norm."
+            f"no weight moves by more than {truth.moved:.1e} in {CONFIG_UPDATES} updates at this learning rate: "
+            "what could show a fault here is the gradient norm."
         )
     return proof
 

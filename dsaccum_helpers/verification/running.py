@@ -10,7 +10,10 @@ from dsaccum_helpers.training.events import RunResult
 from dsaccum_helpers.training.run import Run
 from dsaccum_helpers.verification.rows import SAME_NORM
 
-UPDATES = 20
+UPDATES = 10
+"""Optimizer steps of the matrix. What is lost, kept or scaled wrongly shows from the first or second update on."""
+CONFIG_UPDATES = 20
+"""Optimizer steps for a person's config: room for the whole course of its schedule."""
 TASK = "digits"
 EXACT = 1e-6
 """How far an fp32 weight may end from the full batch's. Sums in another order part by 3e-8 an update (measured)."""
