@@ -1,8 +1,8 @@
 """The process that runs of programs are forked from: it imports torch, DeepSpeed and the frameworks once.
 
 Accelerate, Transformers and Lightning keep state in their modules, so every run gets processes of its own; an import
-takes up to ten seconds, a fork takes milliseconds. ``host`` starts ``python -m dsaccum_helpers.frameworks.forks``: one
-job a line on standard input, one answer a line on standard output. It ends with its input.
+takes up to ten seconds, a fork takes milliseconds. ``host`` starts ``python -m dsaccum_helpers.frameworks.forks`` with
+its folder: one job a line on standard input, one answer a line on standard output. It ends with its input.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import importlib
 import json
 import os
 import select
+import shutil
 import signal
 import sys
 import time
@@ -20,7 +21,7 @@ from typing import Any, NoReturn
 
 from dsaccum_helpers.training.template import preload, preload_compiler
 
-GRACE_SECONDS = 5.0
+GRACE_SECONDS = 2.0
 """How long the other processes of a run may go on when one has ended badly."""
 
 
@@ -34,7 +35,7 @@ def main() -> NoReturn:
     preload_compiler()
     while line := jobs.readline():
         os.write(answers, (json.dumps(_do(json.loads(line), jobs.fileno())) + "\n").encode())
-    os._exit(0)
+    _leave()
 
 
 def _do(job: dict[str, Any], jobs: int) -> dict[str, Any]:
@@ -46,19 +47,20 @@ def _do(job: dict[str, Any], jobs: int) -> dict[str, Any]:
         return {"missing": error.name or str(error)}
     running = {_fork(job, rank): rank for rank in range(job["run"]["processes"])}
     codes: dict[int, int] = {}
-    limit = float("inf")
+    limit, hung = time.monotonic() + job["seconds"], False
     while running:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid:
             codes[running.pop(pid)] = code = os.waitstatus_to_exitcode(status)
             limit = min(limit, time.monotonic() + GRACE_SECONDS) if code else limit
         elif time.monotonic() > limit:
+            hung = not any(codes.values())
             _kill(running)
             limit = float("inf")
         elif select.select([jobs], [], [], 0.02)[0]:  # nobody sends a second job: the host is gone
             _kill(running)
-            os._exit(0)
-    return {"codes": [codes[rank] for rank in sorted(codes)]}
+            _leave()
+    return {"hung": hung, "codes": [codes[rank] for rank in sorted(codes)]}
 
 
 def _fork(job: dict[str, Any], rank: int) -> int:
@@ -67,8 +69,8 @@ def _fork(job: dict[str, Any], rank: int) -> int:
         return pid
     code = 1
     try:
-        # The system ends a process that hangs, also where this one was killed and cannot.
-        signal.alarm(job["seconds"])
+        # The system ends a process that hangs, where this one was killed and cannot.
+        signal.alarm(job["seconds"] + round(GRACE_SECONDS))
         folder = Path(job["folder"])
         log = os.open(folder / f"rank{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(log, 1)
@@ -82,6 +84,11 @@ def _fork(job: dict[str, Any], rank: int) -> int:
     finally:
         sys.stderr.flush()
         os._exit(code)  # no exit hook of torch, or of the process that was forked, may run here
+
+
+def _leave() -> NoReturn:
+    shutil.rmtree(sys.argv[1], ignore_errors=True)
+    os._exit(0)
 
 
 def _kill(pids: dict[int, int]) -> None:

@@ -37,7 +37,7 @@ class Host:
         with (self.folder / "host.log").open("wb") as log:
             self.process = subprocess.Popen(
                 # -P: a file of the learner's that is called random.py must not be imported in place of Python's own.
-                [sys.executable, "-P", "-m", "dsaccum_helpers.frameworks.forks"],
+                [sys.executable, "-P", "-m", "dsaccum_helpers.frameworks.forks", str(self.folder)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -52,7 +52,7 @@ class Host:
         folder.mkdir()
         job = {"run": run._asdict(), "watch": watch, "seconds": seconds, "folder": str(folder)}
         try:
-            answer = self._ask(job, START_SECONDS + seconds)
+            answer = self._ask(job, START_SECONDS + 2 * seconds)
         except BaseException:
             self.kill()
             raise
@@ -143,9 +143,11 @@ def _sentence(run: FrameworkRun, seconds: int, answer: dict[str, Any], folder: P
     if "missing" in answer:
         remedy = 'pip install "dsaccum-helpers[frameworks]"'
         return f"{run.program} needs {answer['missing']}, which is not installed. Smallest fix: {remedy}."
-    bad = next((rank for rank, code in enumerate(answer["codes"]) if code), 0)
+    bad = next((rank for rank, code in enumerate(answer["codes"]) if code not in (0, -signal.SIGKILL)), None)
+    # Where one process ends badly the others are killed: they come second.
+    bad = next((rank for rank, code in enumerate(answer["codes"]) if code), 0) if bad is None else bad
     code = answer["codes"][bad]
-    if code == -signal.SIGALRM:
+    if answer["hung"]:
         return f"{run.program} hung: it has not ended after {seconds} seconds. Smallest fix: a larger seconds=."
     log = folder / f"rank{bad}.log"
     last = log.read_text(errors="replace").strip().splitlines()[-1:] if log.is_file() else []
