@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import json as json_text
+import os
+import sys
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
+from dsaccum_helpers.errors import DsaccumError
 from dsaccum_helpers.findings import Finding, Report
+from dsaccum_helpers.observer.causes import Case, main_cause
+from dsaccum_helpers.observer.facts import Facts, Seen, seen
+from dsaccum_helpers.observer.loaders import Feed
+from dsaccum_helpers.observer.places import Place, shown
+from dsaccum_helpers.observer.probe import Probe
+from dsaccum_helpers.observer.sides import Schedule, Sizes, Wanted, at_start, beside
+from dsaccum_helpers.observer.window import Closed
+
+_ORDER = ("error", "warning", "note")
 
 
 def watch(
@@ -17,7 +32,15 @@ def watch(
     json: Any = None,
     quiet: bool = False,
 ) -> Watch:
-    """Observe a live DeepSpeed engine; use as a context manager, or ``start`` and ``stop`` what it returns."""
+    """Observe a live DeepSpeed engine; use as a context manager, or ``start`` and ``stop`` what it returns.
+
+    ``loader``: what the training loop iterates over, to see what is left at its end; a DataLoader is seen without.
+    ``wanted_train_batch_size``: samples per optimizer step that are meant; then it is also seen that accumulation was
+    never switched on. ``sample_every``: the losses' weights are measured in the first three updates and in each n-th;
+    the gradient, which costs a copy of it for as long, in the first three and in each (16 × n)-th. Calls are counted
+    always. ``json``: a file for the report, written by rank 0. ``quiet``: print no summary.
+    Raises ``DsaccumError`` for what is no DeepSpeed engine.
+    """
     return Watch(
         engine,
         loader,
@@ -29,7 +52,7 @@ def watch(
 
 
 class Watch:
-    """What is seen of one engine between ``start`` and ``stop``."""
+    """What is seen of one engine between ``start`` and ``stop``. ``findings``: what is wrong, most important first."""
 
     def __init__(
         self,
@@ -41,21 +64,65 @@ class Watch:
         json: Any = None,
         quiet: bool = False,
     ) -> None:
-        self.engine, self.loader = engine, loader
-        self.wanted_train_batch_size, self.sample_every = wanted_train_batch_size, sample_every
-        self.json, self.quiet = json, quiet
-        self.findings: list[Finding] = []
+        if not hasattr(engine, "gradient_accumulation_steps") or not hasattr(engine, "_take_model_step"):
+            raise DsaccumError(
+                f"watch was given a {type(engine).__name__}, which is no DeepSpeed engine. Smallest fix: "
+                "watch(engine), with what deepspeed.initialize returned first."
+            )
+        for name, value in (("sample_every", sample_every), ("wanted_train_batch_size", wanted_train_batch_size)):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise DsaccumError(f"{name} is {value!r:.40}, no positive integer. Smallest fix: {name}=16.")
+        self.engine, self.loader, self.json, self.quiet = engine, loader, json, quiet
+        self.probe = Probe(engine, sample_every, self._closed, self._event)
+        self.facts = Facts(engine, self.probe.world)
+        self.feed = Feed(self.probe, loader, self._epoch_ended)
+        self.sizes, self.wanted, self.schedule = Sizes(), Wanted(wanted_train_batch_size), Schedule()
+        self.found: list[Seen] = []
+        self.running = self.told = False
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What was found so far, most important first."""
+        return [*sorted(self.found, key=lambda one: (one.because_of is not None, _ORDER.index(one.severity)))]
 
     def start(self) -> Watch:
         """Hang the hooks in; nothing happens where they hang already."""
+        if not self.running:
+            self.running = True
+            self._add(*at_start(self.facts))
+            self.probe.start()
+            self.feed.start()
         return self
 
-    def stop(self) -> None:
-        """Take the hooks out, print the summary once on rank 0; nothing happens where they are out already."""
+    def stop(self, *, failed: bool = False) -> None:
+        """Take the hooks out, print the summary once on rank 0; nothing happens where they are out already.
+
+        ``failed``: the training ended with an exception, so what it left unfinished says nothing.
+        """
+        if not self.running:
+            return
+        self.running = False
+        self.feed.stop()
+        self.probe.stop()
+        self._add(*self.schedule.at_end())
+        if not failed:
+            self._add(*self._unfinished())
+        if self.facts.rank == 0 and not self.told:
+            self.told = True
+            self._tell()
 
     def report(self) -> Report:
         """What was found so far: shows as text, as HTML in a notebook, and as JSON with ``to_dict``."""
-        return Report(self.findings)
+        facts, updates = self.facts, self.probe.updates
+        batch = {
+            "train_batch_size": facts.train,
+            "train_micro_batch_size_per_gpu": facts.micro,
+            "gradient_accumulation_steps": facts.gas,
+            "data_parallel_size": facts.world,
+        }
+        engine = dict.fromkeys(list(batch)[:3], "the engine")
+        missing = [] if updates or self.found else ["No optimizer step was seen: let the engine make one under watch."]
+        return Report(self.findings, batch, engine, missing)
 
     def __enter__(self) -> Watch:
         return self.start()
@@ -63,4 +130,76 @@ class Watch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop()
+        self.stop(failed=kind is not None)
+
+    # What the probe and the loader say
+
+    def _closed(self, closed: Closed) -> None:
+        self.facts.refresh()
+        case = Case(closed, self.facts)
+        main = main_cause(case)
+        sides = list(beside(case, main))
+        sides += [*self.sizes.rule(case), *self.wanted.rule(case), *self.schedule.rule(case)]
+        self._add(*([main] if main else []), *sides)
+
+    def _event(self, code: str, place: Place) -> None:
+        what = "optimizer.step()" if code == "optimizer-step-bypasses-engine" else "backward() of the loss"
+        stage = f"ZeRO-{self.facts.stage}"
+        self._add(
+            seen(code, f"{what} is called directly, not through the engine ({shown(place)}), at {stage}.", [place])
+        )
+
+    def _epoch_ended(self) -> None:
+        window, gas = self.probe.window, self.facts.gas
+        if not window.backwards or gas == 1 or self._has_errors() or not self.facts.managed:
+            return
+        message = f"The loader has ended {len(window.backwards)} micro-batches into a window of {gas} "
+        message += f"({shown(window.backwards[-1].place)}): they stay in the gradient buffers."
+        self._add(seen("leftover-micro-batches", message, [window.backwards[-1].place]))
+
+    def _unfinished(self) -> Iterator[Seen]:
+        """What the end of the training shows."""
+        window, engine = self.probe.window, self.engine
+        count, place = len(window.backwards), window.backwards[-1].place if window.backwards else None
+        if not count or self._has_errors():
+            return
+        if engine._is_gradient_accumulation_boundary is False and not self.probe.updates:
+            message = f"The boundary is set to false and stays so ({shown(window.override_place or place)}): {count} "
+            message += "micro-batches, and no update at all."
+            yield seen("sticky-boundary-override", message, [window.override_place, place])
+        elif window.steps == 0 and self.facts.managed:
+            message = f"engine.step() was never called after the last {count} backwards ({shown(place)})."
+            yield seen("guarded-engine-step", message, [place])
+        elif self.facts.gas > 1 and not any(one.code == "leftover-micro-batches" for one in self.found):
+            message = f"The last {count} micro-batches of a window of {self.facts.gas} were never applied "
+            yield seen("leftover-micro-batches", f"{message}({shown(place)}).", [place])
+
+    def _has_errors(self) -> bool:
+        return any(one.severity == "error" for one in self.found)
+
+    def _add(self, *findings: Seen) -> None:
+        """Each code once, at its first place; the worst severity stays."""
+        for one in findings:
+            old = next((other for other in self.found if other.code == one.code), None)
+            one.step = one.step or int(self.engine.global_steps)
+            one.rank = self.facts.rank
+            if old is None:
+                self.found.append(one)
+                self.probe.suspicious = self.probe.world == 1
+            elif _ORDER.index(one.severity) < _ORDER.index(old.severity):
+                one.times = old.times + 1
+                self.found[self.found.index(old)] = one
+            else:
+                old.times += 1
+
+    def _tell(self) -> None:
+        report = self.report()
+        if not self.quiet:
+            print(f"dsaccum watch: {self.probe.updates} optimizer steps seen. {report}", file=sys.stderr, flush=True)
+        if self.json is not None:
+            with contextlib.ExitStack() as stack:
+                stream = self.json
+                if isinstance(stream, str | os.PathLike):
+                    stream = stack.enter_context(open(stream, "w", encoding="utf-8"))
+                updates = {"optimizer_steps": self.probe.updates}
+                stream.write(json_text.dumps({**report.to_dict(), **updates}, indent=2, default=str) + "\n")
