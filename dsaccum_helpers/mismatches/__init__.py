@@ -104,6 +104,15 @@ _RUNNABLE = (
     "logged-loss-scaled",
     "step-unit-confusion",
     "clipping-inside-window",
+    "zero-grad-inside-window",
+    "sticky-boundary-override",
+    "caller-owned-boundary",
+    "no-sync-with-partitioned-gradients",
+    "backward-bypasses-engine",
+    "accumulation-dtype",
+    "batch-norm-per-micro-batch",
+    "auxiliary-loss-unscaled",
+    "pipeline-train-batch",
 )
 _loaded: dict[str, Mismatch] = {}
 

@@ -10,10 +10,12 @@ from dsaccum_helpers.mismatches.windows import at, live, same_place, setup
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Any
 
     from dsaccum_helpers.findings import Finding
     from dsaccum_helpers.job import Job
     from dsaccum_helpers.mismatches.windows import Setup
+    from dsaccum_helpers.setting import Setting
     from dsaccum_helpers.trace import Event
 
 _SUPPORTED_SINCE = "0.18.3"  # the first version that scales a direct backward
@@ -75,6 +77,23 @@ class BackwardBypassesEngine(Mismatch):
         message = f"backward() is called on the loss itself ({at(event)}) and not through accelerator.backward(loss): "
         message += "under DeepSpeed nobody steps the engine then, and no update happens at all."
         return self.found(message, [event.source], [Fix("accelerator.backward(loss) in place of loss.backward().")])
+
+    def stops(self, setting: Setting) -> str | None:
+        """Stage 0 refuses; at 1 to 3 hooks on the engine's outputs divide and reduce as engine.backward does."""
+        if setting.zero_stage:
+            return None
+        return (
+            "At ZeRO stage 0 nothing divides or reduces the gradients of a loss.backward(), so DeepSpeed refuses it "
+            f"(versions before {_SUPPORTED_SINCE} train on without a word). Smallest fix: engine.backward(loss)."
+        )
+
+    @staticmethod
+    def loop(run: Any) -> None:
+        """Call backward on the loss, as in plain PyTorch."""
+        for inputs, targets in run.loader:
+            loss = run.criterion(run.engine(inputs), targets)
+            loss.backward()
+            run.engine.step()
 
 
 def scales_direct(event: Event, stage: int | None, job: Job) -> bool:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dsaccum_helpers.findings import Fix
-from dsaccum_helpers.mismatches.entry import Mismatch
+from dsaccum_helpers.mismatches.entry import Mismatch, needs_accumulation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Any
 
     from dsaccum_helpers.findings import Finding
     from dsaccum_helpers.job import Job
+    from dsaccum_helpers.mismatches.prediction import Prediction
     from dsaccum_helpers.mismatches.windows import Pair, Setup
+    from dsaccum_helpers.setting import Setting
     from dsaccum_helpers.trace import Program
 
 _KEY = "managed_gradient_accumulation"
@@ -84,6 +87,41 @@ class CallerOwnedBoundary(Mismatch):
                 ]
                 yield self.found(message, [pair.backward.source, pair.step.source], fixes)
                 return
+
+    def needs(self, setting: Setting) -> str | None:
+        """Divided twice by one, a loss stays what it is."""
+        return needs_accumulation(setting)
+
+    def config(self, setting: Setting) -> dict[str, Any]:
+        """The script says where a window ends."""
+        return setting.ds_config() | {_KEY: False}
+
+    @staticmethod
+    def loop(run: Any) -> None:
+        """Own the window, and divide for it; the engine divides too."""
+        for i, (inputs, targets) in enumerate(run.loader):
+            loss = run.criterion(run.engine(inputs), targets)
+            run.engine.backward(loss / run.gradient_accumulation_steps)
+            if (i + 1) % run.gradient_accumulation_steps == 0:
+                run.engine.step()
+
+    def mended_config(self, setting: Setting) -> dict[str, Any]:
+        """The script still owns the window."""
+        return self.config(setting)
+
+    @staticmethod
+    def mended_loop(run: Any) -> None:
+        """Own the window and the division: the engine is told to leave the loss as it is."""
+        for i, (inputs, targets) in enumerate(run.loader):
+            loss = run.criterion(run.engine(inputs), targets)
+            run.engine.backward(loss / run.gradient_accumulation_steps, scale_wrt_gas=False)
+            if (i + 1) % run.gradient_accumulation_steps == 0:
+                run.engine.step()
+
+    def predict(self, setting: Setting) -> Prediction:
+        """Divided by the accumulation steps twice."""
+        count = setting.gradient_accumulation_steps
+        return self._prediction(setting, weights=(1 / count**2,) * count)
 
 
 def _fault(pair: Pair, known: Setup) -> str:

@@ -6,15 +6,17 @@ from dsaccum_helpers.effective.owners import TRAINERS
 from dsaccum_helpers.effective.versions import older
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches import numerics
-from dsaccum_helpers.mismatches.entry import Mismatch
+from dsaccum_helpers.mismatches.entry import Mismatch, needs_accumulation
 from dsaccum_helpers.mismatches.windows import at, live, same_place, setup
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from typing import Any
 
     from dsaccum_helpers.findings import Finding
     from dsaccum_helpers.job import Job
+    from dsaccum_helpers.setting import Setting
 
 #: The first DeepSpeed that asserts, and the first Transformers that does not enter no_sync at these stages.
 ASSERTS, MENDED = "0.16.0", "4.48"
@@ -33,7 +35,10 @@ class NoSyncWithPartitionedGradients(Mismatch):
         "DeepSpeed 0.16.0 and newer assert; Transformers before 4.48 and accelerator.accumulate() of older Accelerate "
         "enter no_sync in every micro-batch but the last."
     )
-    consequence = "The job stops at the first micro-batch. Accumulation 1 hides it and changes the batch."
+    consequence = (
+        "The job stops at the first micro-batch. Accumulation 1 hides it and changes the batch. At ZeRO-0 and 1 no_sync "
+        "is allowed and changes nothing in the weights."
+    )
     remedy = "A newer transformers (4.48) or Accelerate; keep the accumulation steps."
     learn = "notebooks/02_matched_or_mismatched.ipynb"
     rank = 2
@@ -94,6 +99,31 @@ class NoSyncWithPartitionedGradients(Mismatch):
             fixes.insert(0, Fix("Install a newer accelerate, or take accumulate() out and let the engine count."))
         fixes.append(Fix("Or stay at deepspeed 0.15.4, or take ZeRO stage 1, which allow it."))
         return fixes
+
+    def needs(self, setting: Setting) -> str | None:
+        """The last micro-batch of a window is synchronised, and with one there is no other."""
+        return needs_accumulation(setting)
+
+    def stops(self, setting: Setting) -> str | None:
+        """Stages 2 and 3 do not let the loop enter the context at all; at 0 and 1 it changes nothing."""
+        if setting.zero_stage < 2:
+            return None
+        return (
+            f"At ZeRO stage {setting.zero_stage} each process keeps only its part of the gradients and hands the rest "
+            "over in every micro-batch: there is nothing that no_sync could put off. Smallest fix: leave no_sync out."
+        )
+
+    @staticmethod
+    def loop(run: Any) -> None:
+        """Put the exchange of gradients off until the last micro-batch of the window."""
+        from contextlib import nullcontext
+
+        for i, (inputs, targets) in enumerate(run.loader):
+            is_last = (i + 1) % run.gradient_accumulation_steps == 0
+            with nullcontext() if is_last else run.engine.no_sync():
+                loss = run.criterion(run.engine(inputs), targets)
+                run.engine.backward(loss)
+            run.engine.step()
 
 
 def _layer(job: Job) -> str:

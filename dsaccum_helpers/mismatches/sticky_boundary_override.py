@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dsaccum_helpers.findings import Fix
-from dsaccum_helpers.mismatches.entry import Mismatch
+from dsaccum_helpers.mismatches.entry import Mismatch, needs_accumulation
 from dsaccum_helpers.mismatches.windows import at, live, setup
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Any
 
     from dsaccum_helpers.findings import Finding
     from dsaccum_helpers.job import Job
+    from dsaccum_helpers.mismatches.prediction import Prediction
     from dsaccum_helpers.mismatches.windows import Setup
+    from dsaccum_helpers.setting import Setting
     from dsaccum_helpers.trace import Event
 
 
@@ -54,6 +57,34 @@ class StickyBoundaryOverride(Mismatch):
             "Call set_gradient_accumulation_boundary(is_last) before every backward, True for the last of a window."
         )
         return self.found(message, [event.source for event in calls], [fix])
+
+    def needs(self, setting: Setting) -> str | None:
+        """With one micro-batch in a window every step is a boundary anyway."""
+        return needs_accumulation(setting)
+
+    @staticmethod
+    def loop(run: Any) -> None:
+        """Ask for one update here and now, and never give the boundary back."""
+        run.engine.set_gradient_accumulation_boundary(True)
+        for inputs, targets in run.loader:
+            loss = run.criterion(run.engine(inputs), targets)
+            run.engine.backward(loss)
+            run.engine.step()
+
+    @staticmethod
+    def mended_loop(run: Any) -> None:
+        """Say for each micro-batch whether it is the last of its window."""
+        for i, (inputs, targets) in enumerate(run.loader):
+            is_last = (i + 1) % run.gradient_accumulation_steps == 0
+            run.engine.set_gradient_accumulation_boundary(is_last)
+            loss = run.criterion(run.engine(inputs), targets)
+            run.engine.backward(loss)
+            run.engine.step()
+
+    def predict(self, setting: Setting) -> Prediction:
+        """Each micro-batch is an update of its own, and the engine still divides it by the accumulation steps."""
+        weights = (1 / setting.gradient_accumulation_steps,)
+        return self._prediction(setting, weights=weights, optimizer_steps=setting.micro_batches)
 
 
 def _passed_on(calls: list[Event]) -> bool:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dsaccum_helpers.findings import Fix
-from dsaccum_helpers.mismatches.entry import Mismatch
+from dsaccum_helpers.mismatches.entry import Mismatch, needs_accumulation
 from dsaccum_helpers.mismatches.windows import at, live, once, own_count, pairs, same_place, setup
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Any
 
     from dsaccum_helpers.findings import Finding
     from dsaccum_helpers.job import Job
+    from dsaccum_helpers.mismatches.prediction import Prediction
     from dsaccum_helpers.mismatches.windows import Setup
+    from dsaccum_helpers.setting import Setting
     from dsaccum_helpers.trace import Event, Program
 
 
@@ -55,6 +58,25 @@ class ZeroGradInsideWindow(Mismatch):
             message += f"divided by {window}. (ZeRO-2 would be unharmed.)"
         fix = Fix(f"Leave the line out: {event.actor.name}.step() clears the gradients after each update.")
         return self.found(message, [event.source], [fix], severity="note" if harmless else None)
+
+    def needs(self, setting: Setting) -> str | None:
+        """A window of one micro-batch has nothing behind it to lose."""
+        return needs_accumulation(setting)
+
+    @staticmethod
+    def loop(run: Any) -> None:
+        """Clear the gradients before each backward, as a loop without accumulation would."""
+        for inputs, targets in run.loader:
+            run.engine.zero_grad()
+            loss = run.criterion(run.engine(inputs), targets)
+            run.engine.backward(loss)
+            run.engine.step()
+
+    def predict(self, setting: Setting) -> Prediction:
+        """At stages 0 and 1 the last micro-batch of a window; at 2 and 3 the gradients are kept elsewhere."""
+        count = setting.gradient_accumulation_steps
+        weights = (0.0,) * (count - 1) + (1 / count,) if setting.zero_stage < 2 else None
+        return self._prediction(setting, weights=weights)
 
 
 def _window(program: Program, event: Event, known: Setup) -> float | str | None:
