@@ -206,12 +206,12 @@ def clipped(rank: int, processes: int, stage: int) -> dict[str, Any]:
     return probe.answer(STEPS, factor)
 
 
-def pipeline(rank: int, processes: int) -> dict[str, Any]:
+def pipeline(rank: int, processes: int, stage: int) -> dict[str, Any]:
     """Two pipeline stages on two processes; each compares the gradient of its own layers."""
     import deepspeed
     from deepspeed.pipe import PipelineModule
 
-    probe = Probe(0, 1, 0)
+    probe = Probe(0, 1, stage)
     module = PipelineModule(
         layers=list(probe.model), num_stages=2, loss_fn=probe.task.criterion, partition_method="uniform"
     )
@@ -259,7 +259,8 @@ def probes() -> dict[str, Work]:
     work["no gradient_clipping ZeRO-2"] = (clipped, 1, {"stage": 2})
     work["no_sync ZeRO-1"] = (accumulate, 1, {"stage": 1, "how": "no_sync"})
     work["no_sync ZeRO-2"] = (accumulate, 1, {"stage": 2, "how": "no_sync"})
-    work["pipeline"] = (pipeline, 2, {})
+    for stage in (0, 1):
+        work[f"pipeline ZeRO-{stage}"] = (pipeline, 2, {"stage": stage})
     return work
 
 
@@ -297,7 +298,7 @@ def run_probe(name: str, work: Work) -> dict[str, Any]:
             for rank in ranks:
                 rank.kill()
                 rank.join()
-    return {"probe": name, **_together(answers, apart=name == "pipeline")}
+    return {"probe": name, **_together(answers, apart=name.startswith("pipeline"))}
 
 
 def _together(answers: list[dict[str, Any]], *, apart: bool) -> dict[str, Any]:

@@ -213,10 +213,10 @@ WITNESSES: dict[str, Witness] = {
         "several backwards, offload ZeRO-1", "several backwards, offload ZeRO-2"
     ),
     "the pipeline engine does not divide by the accumulation steps": _probed(
-        "pipeline", wrong=lambda answer: near(answer["ratios"][-1], 4.0)
+        *_stages("pipeline"), wrong=lambda answer: near(answer["ratios"][-1], 4.0)
     ),
     "the pipeline engine divides at every stage": _probed(
-        "pipeline", wrong=lambda answer: near(answer["ratios"][-1], 1.0) and near(answer["ratios"][0], 0.25)
+        *_stages("pipeline"), wrong=lambda answer: near(answer["ratios"][-1], 1.0) and near(answer["ratios"][0], 0.25)
     ),
     "ZeRO-1 in bf16 loses the last micro-batch": _probed("bf16 with fp32 sums ZeRO-1"),
     "bf16 at ZeRO-0 divides by a loss scale that was never applied": _verified(0, "bf16", "SGD"),

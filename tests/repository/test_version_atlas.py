@@ -58,8 +58,8 @@ def test_a_cell_says_what_is_wrong_and_when(rows: list[dict[str, Any]], said: st
         ("fp16 ZeRO-0", {"ratio": 0.0078125, "like": LIKE}, "**× 1/128**"),
         ("several backwards ZeRO-1", {"ratio": 0.5301, "like": LIKE}, "**only the last**"),
         ("loss.backward() ZeRO-0", {"ratio": 4.0, "like": LIKE}, "**× 4**"),
-        ("pipeline", {"ratio": 0.25, "ratios": [0.25, 1.0]}, "**× 1/4, right**"),
-        ("pipeline", {"ratio": 1.0, "ratios": [1.0, 1.0]}, "right"),
+        ("pipeline ZeRO-0", {"ratio": 0.25, "ratios": [0.25, 1.0]}, "**× 1/4, right**"),
+        ("pipeline ZeRO-0", {"ratio": 1.0, "ratios": [1.0, 1.0]}, "right"),
         ("no gradient_clipping ZeRO-0", {"ratio": 0.25, "norm": 1.0, "like": LIKE}, "clips at 1"),
         ("no gradient_clipping ZeRO-0", {"ratio": 1.0, "norm": 4.0, "like": LIKE}, "off"),
         ("no gradient_clipping ZeRO-2", {"ratio": 0.53, "norm": 2.1, "like": LIKE}, "× 0.53"),
@@ -107,9 +107,9 @@ def test_a_fault_of_another_kind_does_not_confirm_a_row() -> None:
         WITNESSES["the pipeline engine does not divide by the accumulation steps"],
     )
     four, quarter = ({"ratio": 4.0, "ratios": [4.0, 4.0]}, {"ratio": 0.25, "ratios": [0.25, 1.0]})
-    assert [hop(measured("1", pipeline=one)) for one in (four, quarter)] == [False, True]
-    assert [sums(measured("1", pipeline=one)) for one in (four, quarter)] == [True, False]
-    assert hop(measured("1", pipeline={"words": "RuntimeError"})) is None
+    assert [hop(measured("1", **{"pipeline ZeRO-1": one})) for one in (four, quarter)] == [False, True]
+    assert [sums(measured("1", **{"pipeline ZeRO-1": one})) for one in (four, quarter)] == [True, False]
+    assert hop(measured("1", **{"pipeline ZeRO-0": {"words": "RuntimeError"}})) is None
     ignored = WITNESSES["scale_wrt_gas=False is ignored"]
     lost = {"scale_wrt_gas=False ZeRO-2": {"ratio": 0.53}}
     assert ignored(measured("1", **lost)) is False
@@ -209,5 +209,5 @@ def test_another_release_in_its_place_is_noticed() -> None:
     with pytest.raises(version_atlas.Stopped, match=r"0\.19\.8 was imported in its place"):
         version_atlas.take(found, '{"machine": {"versions": {"deepspeed": "0.19.8", "torch": "2"}}}')
     version_atlas.take(found, '{"machine": {"versions": {"deepspeed": "0.18.1+local", "torch": "2"}}}')
-    version_atlas.take(found, '{"probe": "pipeline", "ratio": 1.0}')
-    assert found["probes"] == {"pipeline": {"ratio": 1.0}}
+    version_atlas.take(found, '{"probe": "pipeline ZeRO-1", "ratio": 1.0}')
+    assert found["probes"] == {"pipeline ZeRO-1": {"ratio": 1.0}}
