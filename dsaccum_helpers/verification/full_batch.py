@@ -45,26 +45,26 @@ def train(job: dict[str, Any], rank: int, device: torch.device, emit: Emit, fold
     if job["plan"]["oracle"]:
         weights = _oracle(task, setting, job["plan"], device, emit)
     else:
-        weights = _engine(task, setting, job["plan"]["config"], rank, device, emit)
+        weights = _engine(task, setting, job["plan"], rank, device, emit)
     if rank == 0:
         numpy.save(folder / "weights.npy", weights.numpy())
         emit({"event": "ended", "how": "finished", "rank": 0, "micro_batches": setting.micro_batches})
 
 
 def _engine(
-    task: Task, setting: Setting, config: dict[str, Any], rank: int, device: torch.device, emit: Emit
+    task: Task, setting: Setting, plan: dict[str, Any], rank: int, device: torch.device, emit: Emit
 ) -> torch.Tensor:
     """The right loop with the config's own optimizer, clipping and schedule; the fp32 weights at the end, flat."""
     import deepspeed
 
     model = fresh_model(task, setting)
     engine, _, _, _ = deepspeed.initialize(
-        model=model, model_parameters=list(model.parameters()), config=config, dist_init_required=False
+        model=model, model_parameters=list(model.parameters()), config=plan["config"], dist_init_required=False
     )
     loader: Any = MicroBatches(task, setting, rank, device)
     recorder = Recorder(engine, task, setting, loader, emit)
     for inputs, targets in loader:
-        engine.backward(task.criterion(engine(inputs), targets))
+        engine.backward(task.criterion(engine(inputs), targets) * plan["factor"])
         engine.step()
     return recorder.final_weights()
 
@@ -94,7 +94,7 @@ class FullBatch:
     """Plain PyTorch: one full batch, one update. In bf16 the model computes in bf16 over fp32 master weights."""
 
     def __init__(self, task: Task, setting: Setting, plan: dict[str, Any], device: torch.device) -> None:
-        self.task, self.device, self.clipping = task, device, plan["clipping"]
+        self.task, self.device, self.clipping, self.factor = task, device, plan["clipping"], plan["factor"]
         dtype = torch.bfloat16 if setting.dtype == "bf16" else torch.float32
         self.module = fresh_model(task, setting).to(device=device, dtype=dtype)
         self.masters = [p.detach().clone().float() for p in self.module.parameters()]
@@ -104,7 +104,7 @@ class FullBatch:
         """One optimizer step at this learning rate: (loss before it, gradient norm before clipping)."""
         self.module.zero_grad(set_to_none=True)
         loss = self.task.criterion(self.module(inputs.to(self.device)), targets.to(self.device))
-        loss.backward()
+        (loss * self.factor).backward()
         for master, parameter in zip(self.masters, self.module.parameters(), strict=True):
             assert parameter.grad is not None
             master.grad = parameter.grad.float()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,6 +22,8 @@ from dsaccum_helpers.verification.schedules import Schedule
 MOST_MICRO_BATCH = 8
 MOST_STEPS = 64
 MOST_TRAIN_BATCH = 1024
+#: The length of the small task's gradients in the first updates, about; and the most they are made longer.
+FIRST_NORM, MOST_FACTOR = 0.5, 16
 #: What DeepSpeed does where ``gradient_clipping`` is missing, and since when (it trained unclipped before).
 DEFAULT_CLIPPING = 1.0
 CLIPS_BY_DEFAULT = ">=0.19.3"
@@ -58,7 +61,7 @@ class Plan:
             "micro-batch": (
                 self.micro,
                 min(MOST_MICRO_BATCH, room),
-                "the samples of a micro-batch are averaged in one pass",
+                "its samples are averaged in one pass",
             ),
             "accumulation steps": (self.steps, MOST_STEPS, "so that it takes seconds"),
             "processes": (self.processes, most_processes, "as many as there are devices or cores here"),
@@ -96,6 +99,15 @@ class Plan:
             optimizer="SGD" if self.optimizer.name == "SGD" else "Adam",
             optimizer_steps=CONFIG_UPDATES,
         )
+
+    def loss_factor(self, clipping: float) -> int:
+        """By what the small task's loss is multiplied, so that the config's clipping has something to do.
+
+        A power of two, which no rounding notices; 1 where there is no clipping, or where gradients as long as that
+        would not train the small task.
+        """
+        factor = 2 ** max(0, math.ceil(math.log2(2 * clipping / FIRST_NORM))) if clipping else 1
+        return factor if factor <= MOST_FACTOR else 1
 
     def splits(self) -> dict[str, tuple[int, int, int]]:
         """(micro-batch, accumulation steps, processes) of the rows: the config's, and the same batch otherwise."""

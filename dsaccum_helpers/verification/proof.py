@@ -60,32 +60,34 @@ class Truth:
     norm_rounding: float
 
 
-def verify_config(config: Any, processes: int | None, runner: Any, progress: Progress | None) -> Verification:
+def verify_config(given: Any, processes: int | None, runner: Any, progress: Progress | None) -> Verification:
     """Train as the config says, made small, and compare with the full batch. See ``matrix.verify``."""
-    plan = read_plan(config, processes)
+    plan = read_plan(given, processes)
     if isinstance(plan, list):
-        return _wrong(config, plan, runner.machine)
+        return _wrong(given, plan)
     machine = runner.machine
     devices = machine["gpus"] if machine["accelerator"] == "cuda" else machine["cores"]
     plan = plan.fit(min(devices, runner.most_processes()))
     rates = plan.schedule.rates(plan.optimizer.parameters["lr"], CONFIG_UPDATES)
     clipping = plan.oracle_clipping(machine["versions"])
+    factor = plan.loss_factor(clipping)
     oracle = {"optimizer": plan.optimizer.name, "parameters": plan.optimizer.parameters, "clipping": clipping}
     whole = plan.setting(plan.micro * plan.steps * plan.processes, 1, 1).change(zero_stage=0)
-    runs = [ConfigRun(whole, {"oracle": True, "rates": rates, **oracle})]
+    runs = [ConfigRun(whole, {"oracle": True, "rates": rates, "factor": factor, **oracle})]
     for split in plan.splits().values():
-        runs.append(ConfigRun(plan.setting(*split), {"oracle": False, "config": plan.config(*split)}))
+        config = plan.config(*split)
+        runs.append(ConfigRun(plan.setting(*split), {"oracle": False, "config": config, "factor": factor}))
     full, *results = run_all(runner, runs, progress)
     truth = _truth(full, plan)
     rows = [
         _row(what, result, truth, plan, rates, machine["versions"])
         for what, result in zip(plan.splits(), results, strict=True)
     ]
-    return _described(Verification(rows, machine), plan, truth)
+    return _described(Verification(rows, machine), plan, truth, clipping, factor)
 
 
-def _wrong(config: Any, findings: list[str], machine: dict[str, Any]) -> Verification:
-    proof = Verification([], machine)
+def _wrong(config: Any, findings: list[str]) -> Verification:
+    proof = Verification([], {})  # nothing is started to say this
     proof.source = "The config" if isinstance(config, dict) else str(config)
     proof.findings = findings
     return proof
@@ -146,9 +148,15 @@ def _row(what: str, result: RunResult, truth: Truth, plan: Plan, rates: list[flo
     return row.because(known_fault(config, processes, versions), None if distance is not None else result.sentence)
 
 
-def _described(proof: Verification, plan: Plan, truth: Truth) -> Verification:
-    proof.source, proof.kept, proof.scaled, proof.left_out = plan.source, plan.kept, list(plan.scaled), plan.left_out
+def _described(proof: Verification, plan: Plan, truth: Truth, clipping: float, factor: int) -> Verification:
+    proof.source, proof.left_out = plan.source, plan.left_out
+    proof.kept, proof.scaled = list(plan.kept), list(plan.scaled)
     proof.scaled.append("the model and its data: a perceptron of 9,674 weights on digit images; none of the person's.")
+    if factor > 1:
+        proof.scaled.append(f"the small task's loss is multiplied by {factor}, so that clipping has something to do.")
+    if clipping:
+        count = sum(norm > clipping for norm in truth.norms)
+        proof.kept.append(f"clipping at {clipping:g} shortened the gradient of {count} of {CONFIG_UPDATES} updates.")
     if plan.dtype == "fp32" and MOST_SHARE * truth.moved < EXACT:
         proof.scaled.append(
             f"no weight moves by more than {truth.moved:.1e} in {CONFIG_UPDATES} updates at this learning rate: "

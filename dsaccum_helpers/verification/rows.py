@@ -142,6 +142,8 @@ class Verification:
     def measured_on(self) -> str:
         """Devices and versions in one sentence."""
         machine = self.machine
+        if not machine:
+            return "Nothing was measured."
         count = machine["gpus"] if machine["accelerator"] == "cuda" else machine["cores"]
         kind = "GPU" if machine["accelerator"] == "cuda" else "processor core"
         versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
