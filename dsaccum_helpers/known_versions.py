@@ -177,7 +177,7 @@ ROWS = (
             "Lightning's closure divides the loss by accumulate_grad_batches {steps} and the engine divides again: the "
             "gradient was exactly 1/{steps} of the right one",
             None,
-            "measured with deepspeed 0.19.8",
+            "measured with deepspeed 0.19.8, in fp32 on the CPU, with Lightning's check for a GPU set aside",
             "a loss multiplied by accumulate_grad_batches in training_step",
         )
         for package in ("lightning", "pytorch-lightning")

@@ -95,6 +95,12 @@ class Host:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
+def program_source(program: str) -> str:
+    """The text of a program, as a learner reads it. Raises ``RunError`` for a name that is none."""
+    _known(program)
+    return Path(__file__).with_name(f"{program}.py").read_text(encoding="utf-8")
+
+
 def run_program(run: FrameworkRun, *, watch: bool = True, seconds: int = 60) -> ProgramResult:
     """Train one run of a program in fresh processes, under the live observer where ``watch`` is set.
 
@@ -102,12 +108,16 @@ def run_program(run: FrameworkRun, *, watch: bool = True, seconds: int = 60) -> 
     limit for the run itself. Raises ``RunError`` where the run cannot be started, hangs or is killed; what a framework
     refuses is a result. Ctrl-C ends all processes.
     """
-    if run.program not in PROGRAMS:
-        raise RunError(f"There is no program {run.program!r}. Smallest fix: one of {', '.join(PROGRAMS)}.")
+    _known(run.program)
     if not _HOSTS or _HOSTS[0].process.poll() is not None:
         close()
         _HOSTS.append(Host())
     return _HOSTS[0].run(run, watch, seconds)
+
+
+def _known(program: str) -> None:
+    if program not in PROGRAMS:
+        raise RunError(f"There is no program {program!r}. Smallest fix: one of {', '.join(PROGRAMS)}.")
 
 
 _HOSTS: list[Host] = []

@@ -47,7 +47,7 @@ def _train(run: FrameworkRun) -> dict[str, Any]:
             traceback.print_exc()
             # A framework that reads no sample has refused the settings; later it is a failure of the training.
             report["ended"] = "failed" if measure.micro_batches else "refused"
-            report["words"] = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            report["words"] = f"{type(error).__name__}: {error}".strip()
     if report["ended"] == "finished":
         weights = measure.weights()
         if int(os.environ["RANK"]) == 0:

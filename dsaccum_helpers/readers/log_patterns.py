@@ -203,8 +203,9 @@ PATTERNS = (
     ),
     Pattern(
         "loader-batch-needed",
-        ("evaluation dataloader", "returning an integer value"),
+        ("evaluation dataloader", "returning an integer value", "as batch size"),
         rf"(?:{loose('requires you to pass at least one of training or evaluation dataloaders')}"
+        rf"|{loose('At least one of the dataloaders passed to `accelerate.prepare()` has `None` as batch size')}"
         rf"|{loose('must specify a training or evaluation dataloader')})",
         _of(),
         "accelerate",
