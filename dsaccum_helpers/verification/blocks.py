@@ -93,12 +93,15 @@ def scheduler(block: Any) -> tuple[Schedule, list[str], list[str]]:
         return Schedule(), ["No scheduler block: the learning rate stays as it is."], []
     no_auto("scheduler", block)
     name = block.get("type") if isinstance(block, dict) else None
-    if name not in PARAMETERS:
+    if not isinstance(name, str) or name not in PARAMETERS:
         known = ", ".join(PARAMETERS)
         what = f"scheduler {name!r:.40}"
         raise refuse(what, f"its rates are worked out for {known} only", "verify a copy without the scheduler block")
-    given = dict(block.get("params") or {})
-    defaults = PARAMETERS[name]
+    given, defaults = block.get("params") or {}, PARAMETERS[name]
+    if not isinstance(given, dict):
+        raise SettingError(
+            f"scheduler.params is {given!r:.60}. Smallest fix: a block with warmup_num_steps and the rest."
+        )
     for key, value in given.items():
         if key not in defaults:
             known = ", ".join(defaults)
@@ -121,7 +124,7 @@ def _shorter(name: str, given: dict[str, Any]) -> tuple[Schedule, list[str], lis
         short = {"warmup_num_steps": min(warmup, _LONGEST_WARMUP)}
     elif total > CONFIG_UPDATES:
         short = {
-            "warmup_num_steps": max(2, round(warmup * CONFIG_UPDATES / total)) if warmup > 2 else warmup,
+            "warmup_num_steps": max(2, (warmup * CONFIG_UPDATES + total // 2) // total) if warmup > 2 else warmup,
             "total_num_steps": CONFIG_UPDATES,
         }
     else:

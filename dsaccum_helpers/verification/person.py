@@ -136,7 +136,7 @@ def read_plan(config: Any, processes: int | None) -> Plan | list[str]:
         one = job.unreadable[0]
         raise SettingError(f"{one.message}. Smallest fix: {one.remedy}.")
     if job.config is None:
-        raise SettingError(f"{source} is no DeepSpeed config. Smallest fix: verify --config ds_config.json.")
+        raise SettingError(f"{source} is no DeepSpeed config. Smallest fix: dsaccum verify --config ds_config.json.")
     values = dict(job.config.values)
     for key in KEYS:
         keys.no_auto(key, values.get(key))
@@ -192,7 +192,7 @@ def _clipping(values: dict[str, Any]) -> float | None:
     keys.no_auto("gradient_clipping", clipping)
     if clipping is None:
         return None
-    if isinstance(clipping, bool) or not isinstance(clipping, int | float) or not clipping >= 0:
+    if isinstance(clipping, bool) or not isinstance(clipping, int | float) or not 0 <= clipping < math.inf:
         raise SettingError(f"gradient_clipping is {clipping!r:.60}. Smallest fix: a number from 0 on.")
     return float(clipping)
 
