@@ -16,11 +16,12 @@ class ProgramResult:
     """One run of a program, measured.
 
     ``ended``: ``finished``; ``refused``, where the framework raised before it read a sample; or ``failed``.
-    ``words``: class and text of that error, as it stands in a traceback. ``gradient_norms``: L2 norm of the gradient that the torch optimizer was
-    given at each optimizer step, over all parameters and after clipping. ``samples``: those that reached the models of
-    all processes; ``engine_samples``: what the engine counted. ``weights``: flat, fp32. ``messages``: what libraries
-    logged or warned of, each once. ``findings``: those of the live observer, as in a JSON report.
-    ``right_gradient_norms`` and ``right_weights``: plain PyTorch, one full batch of the size that is meant an update.
+    ``words``: class and text of that error, as in a traceback. ``gradient_norms``: L2 norm of the gradient that the
+    torch optimizer was given at each optimizer step, over all parameters and after clipping. ``samples``: those that
+    reached the models of all processes; ``engine_samples``: what the engine counted. ``weights``: flat, fp32.
+    ``messages``: what libraries logged or warned of, each once. ``findings``: those of the live observer, as in a JSON
+    report. ``right_gradient_norms`` and ``right_weights``: plain PyTorch, one full batch of the size that is meant an
+    update.
     """
 
     ended: Literal["finished", "refused", "failed"]

@@ -119,7 +119,9 @@ def _asked(job: Job, numbers: Effective) -> tuple[int | None, str]:
     for event in job.said("product-assertion"):
         train, micro, steps, world = (whole(event.values.get(name)) for name in ("train", "micro", "steps", "world"))
         replicas = numbers.replicas if world == 1 and numbers.processes else world
-        if train and micro and steps == 1 and replicas and replicas > 1 and train % (micro * replicas) == 0:
+        # Where the framework has multiplied the batch out itself, the missing factor is its own accumulation.
+        sure = replicas and (replicas > 1 or (job.config and job.config.get(TRAIN) == "auto"))
+        if train and micro and steps == 1 and replicas and sure and train % (micro * replicas) == 0:
             return train // (micro * replicas), f"{TRAIN} {train}"
     train, micro = (whole(fact.value) if fact else None for fact in numbers.given[:2])
     if train and micro and numbers.replicas and train % (micro * numbers.replicas) == 0:

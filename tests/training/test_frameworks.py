@@ -129,6 +129,38 @@ def test_check_names_the_wrong_and_passes_the_mended_arguments(code: str, shown:
     assert code not in judged(shown.mended, tmp_path) or code == "known-bad-version"
 
 
+def log_of(result: ProgramResult, folder: Path) -> Path:
+    """What a person would have on the screen."""
+    lines = ["starting", *result.messages]
+    if result.words:
+        lines += ["Traceback (most recent call last):", '  File "train.py", line 9, in <module>', result.words]
+    (folder / "train.log").write_text("\n".join(lines) + "\n")
+    return folder / "train.log"
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_what_right_programs_say_is_no_mismatch(name: str, train: Train, tmp_path: Path) -> None:
+    """Every right Trainer with accumulation says "Gradient accumulation steps mismatch"."""
+    run, result = RIGHT[name], train(RIGHT[name])
+    if run.program == "transformers_trainer":
+        assert any("GradientAccumulationPlugin has 1, DeepSpeed config has 4" in text for text in result.messages)
+    log = log_of(result, tmp_path)
+    for framework in (None, run.job_options()["framework"]):
+        assert check(log, framework=framework, processes=run.processes).verdict == "incomplete"
+
+
+# Lightning's words about a loader without a batch size are an AttributeError of Python that names nothing.
+REFUSED = [(code, one) for code, one in SHOWN if not one.optimizer_steps and "NoneType" not in one.words]
+
+
+@pytest.mark.parametrize(("code", "shown"), REFUSED, ids=[f"{code}: {one.what}" for code, one in REFUSED])
+def test_refusal_is_read_from_its_log_and_the_config(code: str, shown: Shown, train: Train, tmp_path: Path) -> None:
+    log, config = log_of(train(shown.wrong), tmp_path), tmp_path / "ds.json"
+    config.write_text(json.dumps(shown.wrong.config))
+    options = shown.wrong.job_options()
+    assert check(log, config, framework=options["framework"], processes=1).codes[:1] == [code]
+
+
 def test_lightning_as_shipped_refuses_the_cpu(train: Train) -> None:
     for config in ({}, {"gradient_accumulation_steps": 4}):
         result = train(lightning(config))
