@@ -5,14 +5,17 @@ from __future__ import annotations
 from dsaccum_helpers.effective.versions import older
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches import numerics
-from dsaccum_helpers.mismatches.entry import Mismatch
+from dsaccum_helpers.mismatches.entry import Mismatch, exchanges, needs_accumulation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import Any
 
     from dsaccum_helpers.findings import Finding
     from dsaccum_helpers.job import Fact, Job, Source
+    from dsaccum_helpers.mismatches.prediction import Prediction
+    from dsaccum_helpers.setting import Setting
 
 #: From this many micro-batches on: a warning, and a note. Measured in bf16 (DeepSpeed 0.19.8, stages 0 to 3), the error
 #: of the summed gradient is 0.3 % with 4 micro-batches, which is rounding of the gradients themselves, 0.9 % with 64,
@@ -37,6 +40,7 @@ class AccumulationDtype(Mismatch):
     remedy = '"data_types": {"grad_accum_dtype": "fp32"}, at ZeRO stage 1, 2 or 3.'
     learn = "notebooks/02_matched_or_mismatched.ipynb"
     severity = "warning"
+    measures_direction = True
 
     def check(self, job: Job) -> Iterable[Finding]:
         """A 16-bit model, a 16-bit sum and many terms."""
@@ -80,3 +84,26 @@ class AccumulationDtype(Mismatch):
             return [Fix('Add the gradients up in fp32: "data_types": {"grad_accum_dtype": "fp32"}.', setting)]
         text = "Take ZeRO stage 1 and add the gradients up in fp32; at stage 0 DeepSpeed refuses a sum in fp32."
         return [Fix(text, {"zero_optimization.stage": 1, **setting})]
+
+    def needs(self, setting: Setting) -> str | None:
+        """Sums of fp32 gradients are in fp32."""
+        if setting.dtype != "bf16":
+            return f"In {setting.dtype} the sum has all the bits of its terms. Smallest fix: dtype 'bf16'."
+        return needs_accumulation(setting)
+
+    def mended_config(self, setting: Setting) -> dict[str, Any]:
+        """Sums in fp32; stage 0 refuses them, so there the run is mended at stage 1."""
+        config = setting.ds_config() | {"data_types": {"grad_accum_dtype": "fp32"}}
+        return config | {"zero_optimization": {"stage": max(1, setting.zero_stage)}}
+
+    def predict(self, setting: Setting) -> Prediction:
+        """Each process adds its micro-batches up in bf16, as plain PyTorch does with a bf16 model."""
+        from dataclasses import replace
+
+        return replace(self._prediction(setting), exchanges=exchanges(setting))
+
+    def mended_prediction(self, setting: Setting, right: Prediction) -> Prediction:
+        """The same micro-batches, added up in fp32."""
+        from dataclasses import replace
+
+        return replace(right, exchanges=exchanges(setting), fp32_sums=True)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches.backward_bypasses_engine import scales_direct
-from dsaccum_helpers.mismatches.entry import Mismatch
+from dsaccum_helpers.mismatches.entry import Mismatch, needs_accumulation
 from dsaccum_helpers.mismatches.windows import at, compatible, live, same_place, setup
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Any
 
     from dsaccum_helpers.findings import Finding
     from dsaccum_helpers.job import Job
+    from dsaccum_helpers.mismatches.prediction import Prediction
+    from dsaccum_helpers.setting import Setting
     from dsaccum_helpers.trace import Event, Term
+    from dsaccum_helpers.training.tasks import Task
 
 
 class AuxiliaryLossUnscaled(Mismatch):
@@ -63,6 +67,46 @@ class AuxiliaryLossUnscaled(Mismatch):
         message += f"{gas} times, without 1/{gas}." if gas else "once for each micro-batch, undivided."
         fix = Fix(f"Divide the auxiliary loss by {count}.")
         return self.found(message, [event.source], [fix])
+
+    def needs(self, setting: Setting) -> str | None:
+        """Divided by one, nothing is left out."""
+        return needs_accumulation(setting)
+
+    def prepare(self, task: Task) -> Task:
+        """A second term of the loss."""
+        from dataclasses import replace
+
+        return replace(task, auxiliary=_small_outputs)
+
+    @staticmethod
+    def loop(run: Any) -> None:
+        """The main loss is made ready for the whole window, the auxiliary loss is added as it is."""
+        for inputs, targets in run.loader:
+            outputs = run.engine(inputs)
+            loss = run.criterion(outputs, targets) / run.gradient_accumulation_steps
+            loss = loss + run.auxiliary(outputs)
+            run.engine.backward(loss, scale_wrt_gas=False)
+            run.engine.step()
+
+    @staticmethod
+    def mended_loop(run: Any) -> None:
+        """Divide both."""
+        for inputs, targets in run.loader:
+            outputs = run.engine(inputs)
+            loss = run.criterion(outputs, targets) + run.auxiliary(outputs)
+            run.engine.backward(loss / run.gradient_accumulation_steps, scale_wrt_gas=False)
+            run.engine.step()
+
+    def predict(self, setting: Setting) -> Prediction:
+        """The right gradient of the main loss, and N times that of the auxiliary one."""
+        from dataclasses import replace
+
+        return replace(self._prediction(setting), auxiliary=float(setting.gradient_accumulation_steps))
+
+
+def _small_outputs(outputs: Any) -> Any:
+    """A term that keeps the outputs small, as a router's z-loss does: a tenth of their mean square."""
+    return 0.1 * outputs.float().square().mean()
 
 
 def _scaled(term: Term, event: Event) -> bool:

@@ -6,14 +6,18 @@ from dsaccum_helpers.effective import effective
 from dsaccum_helpers.effective.world import whole
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.mismatches import numerics
-from dsaccum_helpers.mismatches.entry import Mismatch
+from dsaccum_helpers.mismatches.entry import Mismatch, exchanges, needs_accumulation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import Any
 
     from dsaccum_helpers.findings import Finding
     from dsaccum_helpers.job import Job
+    from dsaccum_helpers.mismatches.prediction import Prediction
+    from dsaccum_helpers.setting import Setting
+    from dsaccum_helpers.training.tasks import Task
 
 
 class BatchNormPerMicroBatch(Mismatch):
@@ -55,3 +59,37 @@ class BatchNormPerMicroBatch(Mismatch):
             text = f"If memory allows, pass all {micro * count} samples at once: the same batch without accumulation."
             fixes.insert(0, Fix(text, setting))
         yield self.found(message, [known.source, *numerics.steps_source(job)], fixes)
+
+    def needs(self, setting: Setting) -> str | None:
+        """A model of layers in a row, and more than one sample to take a variance from."""
+        if setting.task != "digits":
+            return "The run puts a BatchNorm layer into the model of the digits. Smallest fix: task 'digits'."
+        if setting.train_micro_batch_size_per_gpu < 2:
+            return "One sample has no variance. Smallest fix: train_micro_batch_size_per_gpu 2."
+        return needs_accumulation(setting)
+
+    def prepare(self, task: Task) -> Task:
+        """A BatchNorm layer behind the first one."""
+        return _with_norm(task, "BatchNorm1d")
+
+    def mended_prepare(self, task: Task) -> Task:
+        """A LayerNorm layer in its place: each sample is normalised by itself."""
+        return _with_norm(task, "LayerNorm")
+
+    def predict(self, setting: Setting) -> Prediction:
+        """Each process's micro-batches go through the model one by one."""
+        from dataclasses import replace
+
+        return replace(self._prediction(setting), exchanges=exchanges(setting))
+
+
+def _with_norm(task: Task, name: str) -> Task:
+    from dataclasses import replace
+
+    def make_model() -> Any:
+        from torch import nn
+
+        first, *rest = task.make_model().children()
+        return nn.Sequential(first, getattr(nn, name)(first.out_features), *rest)
+
+    return replace(task, make_model=make_model)

@@ -99,7 +99,8 @@ class ClippingInsideWindow(Mismatch):
         unclipped = self._prediction(setting, gradient_clipping=0.0)
         if setting.zero_stage >= 2:
             return unclipped
-        return replace(unclipped, separate=True, inner_clipping=NORM, boundary_clipping=setting.zero_stage == 0)
+        last = setting.zero_stage == 0
+        return replace(unclipped, exchanges="sums", inner_clipping=NORM, boundary_clipping=last)
 
     def mended_prediction(self, setting: Setting, right: Prediction) -> Prediction:
         """The mean of the window, clipped once."""

@@ -106,6 +106,11 @@ class Mismatch:
         """How many epochs are trained, and how many micro-batches one process reads in each."""
         return 1, setting.micro_batches
 
+    def micro_batches_read(self, setting: Setting) -> int:
+        """How many micro-batches one process will have read in the end."""
+        epochs, length = self.epochs(setting)
+        return epochs * length
+
     loop: Any = None
     """The wrong training loop, called with a ``run``; ``None`` where the loop is the right one."""
     mended_loop: Any = None
@@ -198,3 +203,8 @@ def keeps_only_last(setting: Setting) -> bool:
     ZeRO-1 and 2 hand each boundary gradient to the partition anew; stage 0 and 3 add up (measured with DeepSpeed 0.19).
     """
     return setting.zero_stage in (1, 2)
+
+
+def exchanges(setting: Setting) -> str:
+    """What the processes exchange: the ``"sums"`` of their windows, or the gradients of ``"each"`` micro-batch."""
+    return "each" if setting.zero_stage >= 2 else "sums"

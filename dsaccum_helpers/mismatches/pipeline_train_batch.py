@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dsaccum_helpers.findings import Fix
-from dsaccum_helpers.mismatches.entry import Mismatch
+from dsaccum_helpers.mismatches.entry import Mismatch, needs_accumulation
 from dsaccum_helpers.mismatches.windows import at, live, once, same_place, setup
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Any
 
     from dsaccum_helpers.findings import Finding
     from dsaccum_helpers.job import Job
+    from dsaccum_helpers.mismatches.prediction import Prediction
     from dsaccum_helpers.mismatches.windows import Setup
+    from dsaccum_helpers.setting import Setting
     from dsaccum_helpers.trace import Event, Loop
 
 
@@ -29,6 +32,7 @@ class PipelineTrainBatch(Mismatch):
     )
     learn = "notebooks/02_matched_or_mismatched.ipynb"
     silences = ("manual-accumulation", "guarded-engine-step")
+    pipeline = True
 
     def check(self, job: Job) -> Iterator[Finding]:
         """What train_batch is fed, and which loops stand around it."""
@@ -76,6 +80,43 @@ class PipelineTrainBatch(Mismatch):
             message += f"takes {count} of them: the iterator is used up after 1/{count} of the loop (StopIteration)."
             fix = Fix("range(len(loader) // engine.gradient_accumulation_steps()), or iter(RepeatingLoader(loader)).")
             yield self.found(message, [event.source, loop.source], [fix])
+
+    def needs(self, setting: Setting) -> str | None:
+        """Layers in a row, and a ZeRO stage that the pipeline engine takes."""
+        if setting.zero_stage > 1:
+            return (
+                f"ZeRO-{setting.zero_stage} is refused by the pipeline engine (ZeRO-2 and ZeRO-3 are incompatible with "
+                "pipeline parallelism). Smallest fix: zero_stage 1."
+            )
+        if setting.task not in ("regression", "digits"):
+            return "The language model is no row of layers. Smallest fix: task 'digits'."
+        return needs_accumulation(setting)
+
+    @staticmethod
+    def loop(run: Any) -> None:
+        """Call train_batch once for each micro-batch of the loader."""
+        from deepspeed.utils import RepeatingLoader
+
+        data = iter(RepeatingLoader(run.loader))
+        for _ in range(len(run.loader)):
+            run.engine.train_batch(data_iter=data)
+
+    @staticmethod
+    def mended_loop(run: Any) -> None:
+        """Call train_batch once for each window."""
+        from deepspeed.utils import RepeatingLoader
+
+        data = iter(RepeatingLoader(run.loader))
+        for _ in range(len(run.loader) // run.engine.gradient_accumulation_steps()):
+            run.engine.train_batch(data_iter=data)
+
+    def predict(self, setting: Setting) -> Prediction:
+        """As many updates as micro-batches were meant: the data are read N times, behind the end of the schedule."""
+        return self._prediction(setting, optimizer_steps=setting.micro_batches)
+
+    def micro_batches_read(self, setting: Setting) -> int:
+        """N for each call."""
+        return setting.micro_batches * setting.gradient_accumulation_steps
 
 
 def _micro_batch_loop(loops: tuple[Loop, ...], known: Setup) -> Loop | None:

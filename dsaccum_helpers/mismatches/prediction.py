@@ -19,11 +19,12 @@ class Prediction:
     the engine clips, 0.0 for none. ``first_rank_only``: the processes do not exchange gradients, and what is measured
     on the first one is its own. ``refused``: the engine stops before the first update.
 
-    What a window is made of, where it is not a weighted mean of gradients: ``separate``: the processes' micro-batches
-    pass the model one by one, and each process adds its own up in the model's type. ``inner_clipping``: each of these
-    sums is clipped at this norm behind each micro-batch but the last, 0.0 for never; ``boundary_clipping``: the mean
-    over the processes is too. ``auxiliary``: how much more an auxiliary loss weighs than the main one.
-    ``empty_step``: the optimizer steps once with an empty gradient before training.
+    What a window is made of, where it is not a weighted mean of gradients: ``exchanges``: the processes' micro-batches
+    pass the model one by one, and the processes exchange gradients in the model's type: ``"sums"`` at the end of the
+    window (ZeRO-0 and 1) or those of ``"each"`` micro-batch (ZeRO-2 and 3). They add up in that type too, unless
+    ``fp32_sums``. ``inner_clipping``: each of the sums is clipped at this norm behind each micro-batch but the last,
+    0.0 for never; ``boundary_clipping``: the mean over the processes is too. ``auxiliary``: how much more an auxiliary
+    loss weighs than the main one. ``empty_step``: the optimizer steps once with an empty gradient before training.
 
     What the script tells its user: ``reports`` is how often, ``reported`` the first report as a share of the loss.
     """
@@ -38,7 +39,8 @@ class Prediction:
     later: tuple[tuple[float, ...], ...] = ()
     sizes: tuple[int, ...] = ()
     first_rank_only: bool = False
-    separate: bool = False
+    exchanges: str = ""
+    fp32_sums: bool = False
     inner_clipping: float = 0.0
     boundary_clipping: bool = False
     auxiliary: float = 1.0

@@ -114,7 +114,7 @@ class Comparison:
         if prediction.reported is not None:
             measured = said[0] / expected.first_loss if said and expected.first_loss else None
             yield Row(result.code, "× first loss, as reported", prediction.reported, measured)
-        if expected.first_error is not None:
+        if result.first_error is not None:
             yield Row(result.code, "error of the first update", expected.first_error, result.first_error)
         if expected.distance is not None:
             yield Row(result.code, "distance of the weights", expected.distance, result.distance)
@@ -150,8 +150,7 @@ def planned_micro_batches(result: RunResult) -> int:
     """Micro-batches that one process of this run will read; optimizer steps for the oracle, which has none."""
     if result.code == ORACLE:
         return result.setting.optimizer_steps
-    epochs, length = find(result.code).epochs(result.setting)
-    return epochs * length
+    return find(result.code).micro_batches_read(result.setting)
 
 
 def number(value: float | None) -> str:

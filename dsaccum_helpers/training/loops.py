@@ -110,6 +110,12 @@ class Oracle:
             gradient = parameter.grad.float() * weight if parameter.grad is not None else torch.zeros_like(master)
             master.grad = gradient if master.grad is None else master.grad + gradient
 
+    def round_gradients(self) -> None:
+        """Round the masters' gradients to the model's type, in which the processes exchange them."""
+        for master, parameter in zip(self.masters, self.module.parameters(), strict=True):
+            if master.grad is not None:
+                master.grad = master.grad.to(parameter.dtype).float()
+
     def update(self, clipping: float) -> tuple[float, float]:
         """Clip, step, clear: (gradient norm before clipping, norm of the change), both L2 over all parameters."""
         before = [master.clone() for master in self.masters]
@@ -140,10 +146,10 @@ def replay(oracle: Oracle, prediction: Prediction, beat: Callable[[], None]) -> 
         oracle.optimizer.step()
         oracle.optimizer.zero_grad()
     for step, window in enumerate(prediction.windows()):
-        if prediction.separate:
-            _accumulate_separately(oracle, prediction, window, stream, read, beat)
+        if prediction.exchanges:
+            _Window(oracle, prediction, stream, beat).accumulate(window, read)
         for size, weight in window:
-            if weight and not prediction.separate:
+            if weight and not prediction.exchanges:
                 # What all processes read at one time lies side by side: the mean over them is one mean.
                 together = stream.take(read, size * (1 if prediction.first_rank_only else processes))
                 oracle.accumulate(*together, weight, prediction.auxiliary)
@@ -154,32 +160,74 @@ def replay(oracle: Oracle, prediction: Prediction, beat: Callable[[], None]) -> 
         yield oracle.update(prediction.gradient_clipping)
 
 
-def _accumulate_separately(
-    oracle: Oracle,
-    prediction: Prediction,
-    window: list[tuple[int, float]],
-    stream: Stream,
-    read: int,
-    beat: Callable[[], None],
-) -> None:
-    """One window as each process sees it: its own micro-batches, added up in the model's type; then the mean."""
-    processes = oracle.setting.processes
-    ranks = 1 if prediction.first_rank_only else processes
-    parameters = list(oracle.module.parameters())
-    for rank in range(ranks):
-        oracle.module.zero_grad(set_to_none=True)
-        start = read
+class _Window:
+    """One window as each process sees it: its own micro-batches, in the model's type, and then the mean over all."""
+
+    def __init__(self, oracle: Oracle, prediction: Prediction, stream: Stream, beat: Callable[[], None]) -> None:
+        self.oracle, self.prediction, self.stream, self.beat = oracle, prediction, stream, beat
+        self.processes = oracle.setting.processes
+        self.ranks = range(1 if prediction.first_rank_only else self.processes)
+
+    def accumulate(self, window: list[tuple[int, float]], read: int) -> None:
+        """Leave the window's gradient in the oracle's masters. ``read``: samples that all processes read before."""
+        if self.prediction.exchanges == "each":
+            self._each(window, read)
+            return
+        for rank in self.ranks:
+            self._sum(window, read, rank)
+        self.oracle.round_gradients()
+        if self.prediction.boundary_clipping:
+            torch.nn.utils.clip_grad_norm_(self.oracle.masters, self.prediction.inner_clipping)
+
+    def _backward(self, start: int, rank: int, size: int, weight: float) -> None:
+        if weight:
+            batch = self.stream.take(start + rank * size, size)
+            (weight * self.oracle.loss(*batch, self.prediction.auxiliary)).backward()
+            self.beat()
+
+    def _sum(self, window: list[tuple[int, float]], start: int, rank: int) -> None:
+        """One process adds its micro-batches up, and hands the sum over at the end."""
+        module, norm = self.oracle.module, self.prediction.inner_clipping
+        others = self._take()
         for place, (size, weight) in enumerate(window):
-            if weight:
-                batch = stream.take(start + rank * size, size)
-                (weight * oracle.loss(*batch, prediction.auxiliary)).backward()
-                beat()
-            if prediction.inner_clipping and place < len(window) - 1:
-                torch.nn.utils.clip_grad_norm_(parameters, prediction.inner_clipping)
-            start += size * processes
-        oracle.hand_over(1 / ranks)
-    if prediction.inner_clipping and prediction.boundary_clipping:
-        torch.nn.utils.clip_grad_norm_(oracle.masters, prediction.inner_clipping)
+            self._backward(start, rank, size, weight)
+            if norm and place < len(window) - 1:
+                torch.nn.utils.clip_grad_norm_(module.parameters(), norm)
+            if self.prediction.fp32_sums:
+                self.oracle.hand_over(1.0)
+                module.zero_grad(set_to_none=True)
+            start += size * self.processes
+        self.oracle.hand_over(1.0)
+        self.oracle.round_gradients()
+        self._add(others, 1 / len(self.ranks))
+
+    def _each(self, window: list[tuple[int, float]], start: int) -> None:
+        """The processes exchange the gradient of each micro-batch, and add up what they have exchanged."""
+        oracle = self.oracle
+        for size, weight in window:
+            sums = self._take()
+            for rank in self.ranks:
+                oracle.module.zero_grad(set_to_none=True)
+                self._backward(start, rank, size, weight)
+                oracle.hand_over(1 / len(self.ranks))
+            oracle.round_gradients()
+            self._add(sums, 1.0)
+            if not self.prediction.fp32_sums:
+                oracle.round_gradients()
+            start += size * self.processes
+
+    def _take(self) -> list[torch.Tensor | None]:
+        """The masters' gradients; behind it neither they nor the module have any."""
+        gradients = [master.grad for master in self.oracle.masters]
+        self.oracle.optimizer.zero_grad()
+        self.oracle.module.zero_grad(set_to_none=True)
+        return gradients
+
+    def _add(self, others: list[torch.Tensor | None], factor: float) -> None:
+        """Multiply the masters' gradients by the factor, and add these others."""
+        for master, other in zip(self.oracle.masters, others, strict=True):
+            if master.grad is not None:
+                master.grad = master.grad * factor if other is None else other + master.grad * factor
 
 
 def _distance(oracle: Oracle, start: list[torch.Tensor]) -> float:
