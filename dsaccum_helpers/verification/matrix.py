@@ -53,7 +53,10 @@ def verify(
         return verify_config(config, _one(processes), runner, progress)
     several = PROCESSES if processes is None else (processes,) if isinstance(processes, int) else processes
     combinations = list(product(optimizers, dtypes, stages, several, splits))
-    settings = [_setting(task, train_batch_size, *combination) for combination in combinations]
+    return _matrix([_setting(task, train_batch_size, *one) for one in combinations], runner, progress)
+
+
+def _matrix(settings: list[Setting], runner: Any, progress: Progress | None) -> Verification:
     full = {(one.optimizer, one.dtype): one for one in map(_whole, settings)}
     # An update so small that no weight moves: from there the others are measured.
     still = {key: one.change(optimizer_steps=1, learning_rate=1e-30) for key, one in full.items() if key[1] == "bf16"}
