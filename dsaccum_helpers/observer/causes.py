@@ -22,12 +22,27 @@ class Case:
         self.backwards = self.window.backwards
         self.overrides = {backward.override for backward in self.backwards}
         self.counting = facts.managed and self.overrides <= {None}
-        self.several = self.window.repeated > 0
+        self.several = self._several()
         self.short_scale = closed.total is not None and not self.near(closed.total, 1.0)
         ratio = closed.ratio
         self.lost = ratio is not None and ratio < 1 - facts.norm_tolerance
         self.changed = ratio is not None and abs(ratio - 1) > facts.norm_tolerance
         self.wrong = self.short_scale or self.changed
+
+    def _several(self) -> bool:
+        """Do several backwards share one micro-batch? Told by the loader where it is followed, else by the inputs."""
+        read = sum(backward.items for backward in self.backwards)
+        if read:
+            return read <= self.count / 2
+        if self.window.repeated:
+            return True
+        begin = 0
+        for size in self.window.groups:
+            samples = [backward.samples for backward in self.backwards[begin : begin + size]]
+            begin += size
+            if size > 1 and None not in samples and sum(samples) <= self.facts.micro:  # type: ignore[arg-type]
+                return True
+        return False
 
     def near(self, value: float, goal: float) -> bool:
         """Is it that number, but for rounding?"""

@@ -55,19 +55,20 @@ class GradientSum:
 
     def add(self) -> None:
         """One backward pass is over."""
-        first = {i: gradient.detach() for i, gradient in self.fresh.items() if i not in self.sums}
         again = [i for i in self.fresh if i in self.sums]
         if again:
-            gradients = [self.fresh[i].detach().to(torch.float32) for i in again]
-            borrowed = [self.sums[i] for i in again]
+            gradients = [_single(self.fresh[i]) for i in again]
+            sums = [self.sums[i] for i in again]
             if self.borrowed:
-                self.sums.update(zip(again, torch._foreach_add(borrowed, gradients), strict=True))
-                self.borrowed -= set(again)
+                self.sums.update(zip(again, torch._foreach_add(sums, gradients), strict=True))
+                self.borrowed.difference_update(again)
             else:
-                torch._foreach_add_(borrowed, gradients)
-        for i, gradient in first.items():
-            self.sums[i] = gradient.to(torch.float32)
-            self.borrowed.add(i)
+                torch._foreach_add_(sums, gradients)
+        if len(again) < len(self.fresh):
+            for i, gradient in self.fresh.items():
+                if i not in self.sums:
+                    self.sums[i] = _single(gradient)
+                    self.borrowed.add(i)
         self.fresh = {}
 
     def norm(self, group: Any, world: int, average: bool) -> float:
@@ -81,6 +82,10 @@ class GradientSum:
             torch.distributed.all_reduce(flat, group=group)
             return float(flat.norm()) / (world if average else 1)
         return norm(list(self.sums.values()))
+
+
+def _single(gradient: torch.Tensor) -> torch.Tensor:
+    return gradient if gradient.dtype == torch.float32 else gradient.to(torch.float32)
 
 
 def _size(parameter: Any) -> int:

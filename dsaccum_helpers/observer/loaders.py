@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from dsaccum_helpers.observer.hooks import SHARED, Hooks
-from dsaccum_helpers.observer.probe import Probe
+from dsaccum_helpers.observer.probe import Probe, first_tensor
 
 #: Set in the flags of a class that can be changed; those of Python itself cannot.
 _HEAP_TYPE = 1 << 9
@@ -84,9 +84,13 @@ class _Reading:
                 feed.trained.add(self._loader)
             elif self._read and feed.probe.pending:
                 feed.probe.left_behind()
-            feed.probe.items += 1
         self._backwards, self._read = SHARED.backwards, True
-        return next(self._iterator)
+        item = next(self._iterator)
+        first = first_tensor((item,))
+        for feed in self._feeds:
+            feed.probe.items += 1
+            feed.probe.read = None if first is None or not first.dim() else first.shape[0]
+        return item
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._iterator, name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from types import CodeType, FrameType
+from types import FrameType
 
 from dsaccum_helpers.job import Source
 
@@ -12,7 +12,7 @@ from dsaccum_helpers.job import Source
 _LIBRARIES = ("deepspeed", "torch", "accelerate", "transformers", "trl", "lightning", "pytorch_lightning")
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _PYTHON = os.path.dirname(os.__file__) + os.sep
-_own: dict[CodeType, bool] = {}
+_own: dict[str, bool] = {}
 
 Place = tuple[str, int]
 
@@ -22,12 +22,12 @@ def caller(depth: int = 2) -> Place:
     frame: FrameType | None = sys._getframe(depth)
     nearest = frame
     while frame is not None:
-        code = frame.f_code
-        own = _own.get(code)
+        file = frame.f_code.co_filename
+        own = _own.get(file)
         if own is None:
-            own = _own[code] = _is_own(code.co_filename)
+            own = _own[file] = _is_own(file)
         if own:
-            return code.co_filename, frame.f_lineno
+            return file, frame.f_lineno
         frame = frame.f_back
     assert nearest is not None
     return nearest.f_code.co_filename, nearest.f_lineno

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -35,7 +36,9 @@ class Probe(Outside):
         self.suspicious = False
         self.in_forward = self.in_take = self.pending = 0
         self.samples: int | None = None
+        self.read: int | None = None
         self.pointer = 0
+        self.last: Any = None
         self.same = False
         self.unfinished = 0
         self.forward_place: Place | None = None
@@ -77,10 +80,11 @@ class Probe(Outside):
     def _forward_pre(self, module: Any, words: tuple[Any, ...], options: dict[str, Any]) -> None:
         if module is not self.engine.module or not (module.training and torch.is_grad_enabled()):
             return
-        first = _first_tensor((*words, *options.values()))
+        first = first_tensor((*words, *options.values()))
         pointer = first.data_ptr() if first is not None else 0
-        self.same = bool(pointer) and pointer == self.pointer and self.window.backwards != []
-        self.pointer = pointer
+        # The memory of a tensor that is gone is used again: only one that still lives is the same micro-batch.
+        self.same = pointer == self.pointer and self.last is not None and self.last() is not None
+        self.pointer, self.last = pointer, None if first is None else weakref.ref(first)
         self.pending += 1
         self.samples = None if first is None or not first.dim() else first.shape[0]
         if not self.in_forward and self.window.bypassed is None:
@@ -114,9 +118,9 @@ class Probe(Outside):
         gas = engine.gradient_accumulation_steps()
         record = Backward(place, scaled, direct, gas, engine._is_gradient_accumulation_boundary)
         record.forwards, record.samples = self.pending, self.samples
-        record.items = self.items - self.seen_items
+        record.items, record.read = self.items - self.seen_items, self.read
         self.seen_items = self.items
-        if (not self.pending or self.same) and window.backwards:
+        if (not self.pending or self.same) and len(window.backwards) > sum(window.groups):
             window.repeated += 1
         self.pending, self.same = 0, False
         if self.gradients.fresh:
@@ -227,13 +231,13 @@ class Probe(Outside):
         )
 
 
-def _first_tensor(values: Any) -> torch.Tensor | None:
+def first_tensor(values: Any) -> torch.Tensor | None:
     """The first tensor of a forward pass's arguments, also inside a batch that is a dict, list or tuple."""
     for value in values:
         if torch.is_tensor(value):
             return value
         if isinstance(value, dict | list | tuple):
-            inner = _first_tensor(value.values() if isinstance(value, dict) else value)
+            inner = first_tensor(value.values() if isinstance(value, dict) else value)
             if inner is not None:
                 return inner
     return None

@@ -98,12 +98,11 @@ class Sizes:
 
     def rule(self, case: Case) -> Iterator[Seen]:
         """No window so far is made of the samples of the config, and there were enough to be no short last one."""
-        sizes_seen = [backward.samples for backward in case.backwards]
-        if case.several or not sizes_seen or None in sizes_seen or self.said:
+        sizes = _sizes(case)
+        if case.several or not sizes or self.said:
             return
-        whole = sum(size for size in sizes_seen if size is not None) == case.count * case.facts.micro
-        self.right += whole or case.facts.micro in sizes_seen
-        self.wrong += [] if whole else [size for size in sizes_seen if size is not None]
+        self.right += sum(sizes) == case.count * case.facts.micro or case.facts.micro in sizes
+        self.wrong += sizes
         if self.right or len(self.wrong) < 2:
             return
         self.said = True
@@ -111,7 +110,17 @@ class Sizes:
         given = " or ".join(map(str, sizes)) if len(sizes) < 4 else f"{sizes[0]} to {sizes[-1]}"
         message = f"The config says {case.facts.micro} samples per micro-batch and rank, and {given} arrive"
         message += f" ({shown(case.place)})."
-        yield seen("loader-batch-differs", message, [case.place])
+        severity = None
+        if case.backwards[0].read is None and all(size % case.facts.micro == 0 for size in sizes):
+            severity = "note"
+            message += " That is right where the script joins micro-batches itself; name the loader to know."
+        yield seen("loader-batch-differs", message, [case.place], severity=severity)
+
+
+def _sizes(case: Case) -> list[int]:
+    """Samples of each micro-batch: as the loader gave them where it is followed, else as the forward pass was given."""
+    sizes = [backward.samples if backward.read is None else backward.read for backward in case.backwards]
+    return [size for size in sizes if size is not None] if None not in sizes else []
 
 
 class Wanted:
@@ -122,11 +131,11 @@ class Wanted:
 
     def rule(self, case: Case) -> Iterator[Seen]:
         """The first window of which all sizes are known decides."""
-        sizes = [backward.samples for backward in case.backwards]
-        if self.wanted is None or not sizes or None in sizes or case.several:
+        sizes = _sizes(case)
+        if self.wanted is None or not sizes or case.several:
             return
         wanted, facts = self.wanted, case.facts
-        real = sum(size for size in sizes if size is not None) * case.world
+        real = sum(sizes) * case.world
         self.wanted = None
         if real == wanted:
             return

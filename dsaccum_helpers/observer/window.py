@@ -16,15 +16,29 @@ class Backward:
 
     ``scaled``: does the engine divide by its accumulation steps? ``direct``: backward() was called on the tensor
     itself. ``override``: the boundary flag that the script set, None for none. ``samples``: first dimension of what
-    the forward pass was given, None where not known. ``forwards``: training forward passes since the last backward.
+    the forward pass was given, ``read``: that of what the loader gave last, None where not known. ``items``: how many
+    the loader gave since the last backward. ``forwards``: training forward passes since the last backward.
     ``scale``: the loss scale of fp16. ``gas``: the engine's accumulation steps at the time.
     """
 
-    __slots__ = ("direct", "forwards", "gas", "items", "override", "place", "samples", "scale", "scaled", "terms")
+    __slots__ = (
+        "direct",
+        "forwards",
+        "gas",
+        "items",
+        "override",
+        "place",
+        "read",
+        "samples",
+        "scale",
+        "scaled",
+        "terms",
+    )
 
     def __init__(self, place: Place, scaled: bool, direct: bool, gas: Any, override: Any) -> None:
         self.place, self.scaled, self.direct, self.gas, self.override = place, scaled, direct, gas, override
         self.samples: int | None = None
+        self.read: int | None = None
         self.forwards = 0
         self.items = 0
         self.scale = 1.0
