@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from dsaccum_helpers.findings import Finding
     from dsaccum_helpers.job import Job, Source
+    from dsaccum_helpers.mismatches.prediction import Prediction
+    from dsaccum_helpers.setting import Setting
 
     Numbers = dict[str, int | None]
 
@@ -103,6 +105,49 @@ class ResumeChangedBatch(Mismatch):
             Fix(f"Resume with {same}.", back),
             Fix("Load only the weights, and plan the schedule and the data anew for the new batch."),
         ]
+
+    def needs(self, setting: Setting) -> str | None:
+        """Half of the micro-batches must hold a window of twice the size."""
+        if setting.optimizer_steps >= 4:
+            return None
+        return (
+            f"With optimizer_steps {setting.optimizer_steps} no window of twice the size fits into the second half. "
+            "Smallest fix: optimizer_steps 4."
+        )
+
+    @staticmethod
+    def loop(run: Any) -> None:
+        """Save and stop halfway; resume with twice the accumulation steps."""
+        halfway = len(run.loader) // 2
+        for i, (inputs, targets) in enumerate(run.loader):
+            if i == halfway:
+                run.resume(2 * run.gradient_accumulation_steps)
+            loss = run.criterion(run.engine(inputs), targets)
+            run.engine.backward(loss)
+            run.engine.step()
+
+    @staticmethod
+    def mended_loop(run: Any) -> None:
+        """Save behind a complete window, and resume with the same numbers."""
+        halfway = len(run.loader) // 2 // run.gradient_accumulation_steps * run.gradient_accumulation_steps
+        for i, (inputs, targets) in enumerate(run.loader):
+            if i == halfway:
+                run.resume(run.gradient_accumulation_steps)
+            loss = run.criterion(run.engine(inputs), targets)
+            run.engine.backward(loss)
+            run.engine.step()
+
+    def predict(self, setting: Setting) -> Prediction:
+        """Half of the windows, then windows of twice the length; what was read of an unfinished one is lost."""
+        count = setting.gradient_accumulation_steps
+        halfway = setting.micro_batches // 2
+        before, lost = divmod(halfway, count)
+        double = (1 / (2 * count),) * (2 * count)
+        return self._prediction(
+            setting,
+            optimizer_steps=before + (setting.micro_batches - halfway) // (2 * count),
+            later=((1 / count,) * count,) * (before - 1) + ((0.0,) * lost + double, double),
+        )
 
 
 def _now(job: Job) -> Numbers:
