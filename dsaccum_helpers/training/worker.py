@@ -15,6 +15,7 @@ import importlib
 import json
 import os
 import sys
+import tempfile
 import time
 import traceback
 import warnings
@@ -88,7 +89,8 @@ def train(job: dict[str, Any], rank: int, device: Any, emit: Emit, folder: Path 
         elif job["mismatch"] == ORACLE:
             _train_oracle(setting, rank, device, emit, folder)
         else:
-            _Engine(setting, job["mismatch"], rank, device, emit).train(folder, to_the_end=bool(job.get("to_the_end")))
+            engine = _Engine(setting, job["mismatch"], rank, device, emit, place)
+            engine.train(folder, to_the_end=bool(job.get("to_the_end")))
     except Exception as error:
         report_failure(error, rank, emit)
 
@@ -104,11 +106,13 @@ def report_failure(error: Exception, rank: int, emit: Emit) -> None:
 class _Engine:
     """One run with DeepSpeed in one process."""
 
-    def __init__(self, setting: Setting, code: str, rank: int, device: Any, emit: Emit) -> None:
+    def __init__(
+        self, setting: Setting, code: str, rank: int, device: Any, emit: Emit, place: Path | None = None
+    ) -> None:
         from dsaccum_helpers.training.tasks import load_task
 
         self.mismatch = find(code)
-        self.setting, self.rank, self.device, self.emit = setting, rank, device, emit
+        self.setting, self.rank, self.device, self.emit, self.place = setting, rank, device, emit, place
         self.task = self.mismatch.prepare(load_task(setting.task))
 
     def train(self, folder: Path | None, *, to_the_end: bool) -> None:
@@ -148,9 +152,31 @@ class _Engine:
 
         count = self.setting.gradient_accumulation_steps
         run = Run(engine, loader, self.task.criterion, count, scheduler, self.task.auxiliary, recorder.report)
+        run.resume = lambda count: self._resume(run, recorder, count)
         loop = self.mismatch.loop or right_loop
         for _ in range(self.mismatch.epochs(self.setting)[0]):
             loop(run)
+
+    def _resume(self, run: Any, recorder: Any, count: int) -> None:
+        """Save a checkpoint, and load it into a new engine that accumulates ``count`` micro-batches. Collective."""
+        from torch import distributed
+
+        from dsaccum_helpers.training.loops import make_engine
+
+        size = self.setting.train_micro_batch_size_per_gpu * self.setting.processes
+        numbers = {"gradient_accumulation_steps": count, "train_batch_size": size * count}
+        with contextlib.ExitStack() as stack:
+            # The first process makes the folder, inside that of the run, which is gone with it whatever happens.
+            made = tempfile.TemporaryDirectory(prefix="checkpoint-", dir=self.place) if self.rank == 0 else None
+            name = [stack.enter_context(made) if made else None]
+            distributed.broadcast_object_list(name, device=self.device)
+            run.engine.save_checkpoint(name[0])
+            run.engine.destroy()
+            config = self.setting.ds_config() | numbers
+            run.engine, run.scheduler = make_engine(self.task, self.setting, self.mismatch, config)
+            run.engine.load_checkpoint(name[0])
+            distributed.barrier()
+        recorder.attach(run.engine)
 
     def _refused(self, error: Exception, expected: bool) -> None:
         """Say that the engine would not go on, where that is what the entry shows; raise the error where it is not."""
