@@ -161,6 +161,24 @@ def test_refusal_is_read_from_its_log_and_the_config(code: str, shown: Shown, tr
     assert check(log, config, framework=options["framework"], processes=1).codes[:1] == [code]
 
 
+@shown_ones
+def test_live_observer_sees_what_trains_wrong(code: str, shown: Shown, train: Train) -> None:
+    """It knows no owners: it sees the samples of an update and the weights of its micro-batches, and what is wanted."""
+    result = train(shown.wrong)
+    if not shown.optimizer_steps or shown.norm_ratio == 1.0:
+        assert result.codes == []  # refused before there is an engine, or trained right
+    elif code == "known-bad-version":
+        assert result.codes == ["loss-divided-twice"]
+        (finding,) = result.findings
+        assert f"{shown.norm_ratio:g}, not 1" in finding["message"]
+        assert finding["where"][0]["file"].endswith("lightning_module.py")
+    else:
+        size = {3: 32, 24: 4}[shown.optimizer_steps]
+        assert result.codes[0] in ("batch-product-mismatch", "accumulation-key-missing")
+        assert f"Each update is made of {size} samples" in result.findings[0]["message"]
+        assert "16 are wanted" in result.findings[0]["message"]
+
+
 def test_lightning_as_shipped_refuses_the_cpu(train: Train) -> None:
     for config in ({}, {"gradient_accumulation_steps": 4}):
         result = train(lightning(config))
@@ -198,6 +216,7 @@ def test_trainer_weights_a_short_last_window_and_accelerate_does_not(train: Trai
     assert result.optimizer_steps == 7
     assert result.gradient_norms[:6] == pytest.approx(result.right_gradient_norms[:6], rel=1e-6)
     assert result.gradient_norms[6] * 2 == pytest.approx(result.right_gradient_norms[6], rel=1e-6)
+    assert result.codes == ["leftover-micro-batches"]
 
 
 def test_two_processes_without_gloo_are_one_to_accelerate(train: Train) -> None:
@@ -218,3 +237,4 @@ def test_loop_without_accumulate_updates_after_every_micro_batch(train: Train) -
     every = train(accelerate({**AUTO, "gradient_accumulation_steps": 1}))
     assert (result.optimizer_steps, result.engine_accumulation_steps) == (24, 4)
     assert result.gradient_norms[0] * 4 == pytest.approx(every.gradient_norms[0], rel=1e-6)
+    assert "sticky-boundary-override" in result.codes
