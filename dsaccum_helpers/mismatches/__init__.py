@@ -113,6 +113,19 @@ _RUNNABLE = (
     "batch-norm-per-micro-batch",
     "auxiliary-loss-unscaled",
     "pipeline-train-batch",
+    "optimizer-step-bypasses-engine",
+    "several-backwards-per-step",
+    "micro-batch-skipped",
+    "resume-changed-batch",
+    "batch-not-divisible",
+    "batch-below-world-size",
+    "model-parallel-world",
+    "elasticity",
+    "auto-without-trainer",
+    "batch-value-type",
+    "unknown-config-key",
+    "config-unreadable",
+    "known-bad-version",
 )
 _loaded: dict[str, Mismatch] = {}
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from dsaccum_helpers.findings import Finding
     from dsaccum_helpers.job import Config, Event, Job
+    from dsaccum_helpers.setting import Setting
 
     Path = tuple[str, ...]
 
@@ -41,6 +42,7 @@ class AutoWithoutTrainer(Mismatch):
     consequence = "Nothing is trained: start-up fails, or the first optimizer step does."
     remedy = "Write numbers, or let a Trainer read the file."
     learn = "notebooks/01_three_numbers.ipynb"
+    refused = True
 
     def check(self, job: Job) -> Iterable[Finding]:
         """Every "auto" of the config that the job's framework leaves as it is, the one that the log shows first."""
@@ -81,6 +83,10 @@ class AutoWithoutTrainer(Mismatch):
                 text = f'{key} reached DeepSpeed as a text, most often as "auto" ({event.values.get("words")}). '
                 yield self.found(f"{text}Write a number, or let a Trainer read the file.", [event.source])
                 return
+
+    def config(self, setting: Setting) -> dict[str, Any]:
+        """The three numbers as they stand in a file for the Trainer."""
+        return setting.ds_config() | dict.fromkeys(KEYS, "auto")
 
 
 def _autos(node: Any, path: Path = ()) -> Iterator[Path]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
+from dsaccum_helpers.batch import KEYS
 from dsaccum_helpers.mismatches.entry import Mismatch
 from dsaccum_helpers.mismatches.layers import counted
 from dsaccum_helpers.mismatches.numbers import fault_named, fixes
@@ -11,10 +12,12 @@ from dsaccum_helpers.mismatches.numbers import fault_named, fixes
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import Any
 
     from dsaccum_helpers.findings import Finding, Fix
     from dsaccum_helpers.job import Job
     from dsaccum_helpers.mismatches.numbers import Fault
+    from dsaccum_helpers.setting import Setting
 
 
 class BatchBelowWorldSize(Mismatch):
@@ -27,6 +30,7 @@ class BatchBelowWorldSize(Mismatch):
     consequence = "Nothing is trained: DeepSpeed rounds the missing number down to 0 and refuses it."
     remedy = "Use at least micro-batch x processes as train_batch_size, or start fewer processes."
     learn = "notebooks/01_three_numbers.ipynb"
+    refused = True
 
     def check(self, job: Job) -> Iterable[Finding]:
         """train < micro x replicas, with the accumulation or the micro-batch to be derived."""
@@ -35,6 +39,18 @@ class BatchBelowWorldSize(Mismatch):
             return
         offers = fixes(job, fault)
         yield self.found(_message(fault, offers), fault.where(), offers)
+
+    def needs(self, setting: Setting) -> str | None:
+        """One sample on one process cannot be undercut."""
+        if setting.train_micro_batch_size_per_gpu * setting.processes > 1:
+            return None
+        return "With micro-batch 1 on 1 process no train batch size is too small. Smallest fix: processes 2."
+
+    def config(self, setting: Setting) -> dict[str, Any]:
+        """One sample less than a micro-batch for every process, and the accumulation steps left to DeepSpeed."""
+        smallest = setting.train_micro_batch_size_per_gpu * setting.processes
+        config = setting.ds_config() | {"train_batch_size": smallest - 1}
+        return {key: value for key, value in config.items() if key != KEYS[2]}
 
 
 def _message(fault: Fault, offers: list[Fix]) -> str:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     from dsaccum_helpers.findings import Finding
     from dsaccum_helpers.job import Config, Job
+    from dsaccum_helpers.mismatches.prediction import Prediction
+    from dsaccum_helpers.setting import Setting
 
 #: Numbers that frameworks take from their own arguments.
 _ARGUMENTS = {
@@ -110,6 +112,17 @@ class BatchValueType(Mismatch):
             words = _words(event.kind, event.values)
             if words:
                 yield self.found(f"{words} Write a positive integer for each batch key.", [event.source])
+
+    def config(self, setting: Setting) -> dict[str, Any]:
+        """Half an accumulation step too many, and the train batch size left to DeepSpeed."""
+        config = setting.ds_config() | {KEYS[2]: setting.gradient_accumulation_steps + 0.5}
+        return {key: value for key, value in config.items() if key != KEYS[0]}
+
+    def predict(self, setting: Setting) -> Prediction:
+        """A whole number of micro-batches is a multiple of the count only at every second window."""
+        window = 2 * setting.gradient_accumulation_steps + 1
+        weights, updates = (2 / window,) * window, setting.micro_batches // window
+        return self._prediction(setting, weights=weights, optimizer_steps=updates)
 
 
 _EVENTS = ("type-error", "zero-division", "positive-assertion", "batch-missing")

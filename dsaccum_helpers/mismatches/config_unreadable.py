@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from dsaccum_helpers.findings import Finding
     from dsaccum_helpers.job import Config, Event, Job
+    from dsaccum_helpers.setting import Setting
 
 #: Frameworks that read the file themselves, with Python's own JSON reader. The others leave it to DeepSpeed, whose
 #: reader takes HJSON: comments, trailing commas and keys without quotes.
@@ -44,6 +45,7 @@ class ConfigUnreadable(Mismatch):
     learn = "notebooks/01_three_numbers.ipynb"
     silences = ("auto-without-trainer", "accumulation-key-missing")
     rank = 0
+    refused = True
 
     def check(self, job: Job) -> Iterable[Finding]:
         """What the readers said of the files, and what the log says."""
@@ -140,6 +142,14 @@ class ConfigUnreadable(Mismatch):
                 f"Give the absolute path of {same}. If the path is right, it is a pathlib object: give str(path)."
             )
         return text, "Give the path from the folder in which the job starts, or an absolute one."
+
+    def config(self, setting: Setting) -> str:
+        """The text of a config that was cut off behind its numbers, in base64: DeepSpeed takes that for a path too."""
+        import base64
+        import json
+
+        whole = json.dumps(setting.ds_config())
+        return base64.urlsafe_b64encode(whole[: whole.index(', "optimizer"')].encode()).decode()
 
 
 def _name(path: str) -> str:

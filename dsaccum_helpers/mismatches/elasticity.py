@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from dsaccum_helpers.findings import Finding
     from dsaccum_helpers.job import Config, Job
+    from dsaccum_helpers.setting import Setting
 
 _REMOVED = "0.19.8"  # DeepSpeed PR 8563; 0.19.7 still has the block (both read in their sources)
 
@@ -33,6 +34,7 @@ class Elasticity(Mismatch):
     consequence = "New versions refuse the config; old ones replace the three batch numbers by those that they compute."
     remedy = "Remove the block and write the three batch numbers."
     learn = "notebooks/01_three_numbers.ipynb"
+    refused = True
     silences = (
         "batch-product-mismatch",
         "batch-not-divisible",
@@ -67,6 +69,12 @@ class Elasticity(Mismatch):
         text = f"{known} refuses a config with an elasticity block{off}: elastic training was removed."
         severity = "error" if enabled or version else "warning"
         yield self.found(f"{text} {fix.description}", where, [fix], severity=severity)
+
+    def config(self, setting: Setting) -> dict[str, Any]:
+        """The right numbers, and a block that would have found others for another number of processes."""
+        sizes = {"micro_batch_sizes": [setting.train_micro_batch_size_per_gpu]}
+        block = {"enabled": True, "max_train_batch_size": setting.train_batch_size, **sizes}
+        return setting.ds_config() | {"elasticity": block}
 
 
 _REMOVE = Fix("Remove the elasticity block and write the three batch numbers.")

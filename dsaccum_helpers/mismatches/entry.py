@@ -78,8 +78,8 @@ class Mismatch:
         """Why this setting cannot show the mismatch, with the smallest remedy; ``None`` where it can."""
         return None
 
-    def config(self, setting: Setting) -> dict[str, Any]:
-        """The DeepSpeed configuration of the wrong run."""
+    def config(self, setting: Setting) -> dict[str, Any] | str:
+        """The DeepSpeed configuration of the wrong run; a text where that is what the script hands over."""
         return setting.ds_config()
 
     def stops(self, setting: Setting) -> str | None:

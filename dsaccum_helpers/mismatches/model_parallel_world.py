@@ -9,10 +9,12 @@ from dsaccum_helpers.mismatches.numbers import fault_named, fixes
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import Any
 
     from dsaccum_helpers.findings import Finding
     from dsaccum_helpers.job import Job
     from dsaccum_helpers.mismatches.numbers import Fault
+    from dsaccum_helpers.setting import Setting
 
 
 class ModelParallelWorld(Mismatch):
@@ -25,6 +27,7 @@ class ModelParallelWorld(Mismatch):
     consequence = "The batch is refused, or smaller than meant by the number of processes that share a sample."
     remedy = "Multiply by processes / (tensor x pipeline x sequence), and hand mpu to everything that reads the config."
     learn = "notebooks/01_three_numbers.ipynb"
+    refused = True
     silences = ("batch-product-mismatch", "batch-below-world-size", "written-for-other-world-size")
 
     def check(self, job: Job) -> Iterable[Finding]:
@@ -38,6 +41,19 @@ class ModelParallelWorld(Mismatch):
         offers = fixes(job, fault) or [_PASS_MPU]
         where = fault.where() + [fact.source for fact in fault.numbers.parallel.values() if fact.source.file]
         yield self.found(f"{_message(fault)} {offers[0].description}", dict.fromkeys(where), offers)
+
+    def needs(self, setting: Setting) -> str | None:
+        """Two processes for each sample."""
+        if setting.processes % 2 == 0:
+            return None
+        return (
+            f"{setting.processes} process{'es' * (setting.processes > 1)} cannot share every sample in pairs. "
+            f"Smallest fix: processes {setting.processes + 1}."
+        )
+
+    def config(self, setting: Setting) -> dict[str, Any]:
+        """Two processes share each sequence, and the train batch still counts every process."""
+        return setting.ds_config() | {"sequence_parallel_size": 2}
 
 
 _PASS_MPU = Fix(

@@ -36,8 +36,8 @@ class NoSyncWithPartitionedGradients(Mismatch):
         "enter no_sync in every micro-batch but the last."
     )
     consequence = (
-        "The job stops at the first micro-batch. Accumulation 1 hides it and changes the batch. At ZeRO-0 and 1 no_sync "
-        "is allowed and changes nothing in the weights."
+        "The job stops at the first micro-batch. Accumulation 1 hides it and changes the batch. At ZeRO-0 and 1 "
+        "no_sync is allowed and changes nothing in the weights."
     )
     remedy = "A newer transformers (4.48) or Accelerate; keep the accumulation steps."
     learn = "notebooks/02_matched_or_mismatched.ipynb"

@@ -9,10 +9,13 @@ from dsaccum_helpers.mismatches.windows import at, live, same_place, setup
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Any
 
     from dsaccum_helpers.findings import Finding
     from dsaccum_helpers.job import Job
+    from dsaccum_helpers.mismatches.prediction import Prediction
     from dsaccum_helpers.mismatches.windows import Setup
+    from dsaccum_helpers.setting import Setting
     from dsaccum_helpers.trace import Engine, Event
 
 
@@ -24,12 +27,14 @@ class OptimizerStepBypassesEngine(Mismatch):
     symptom = "ZeRO-0: no message. ZeRO-1 and 2: KeyError: 0. ZeRO-3: the counters of the engine stay at 0."
     cause = "optimizer.step() was kept from a plain PyTorch loop; the engine owns the optimizer and its window."
     consequence = (
-        "ZeRO-0 and 3: an update in every micro-batch from an unfinished window (80 instead of 20 measured), and at "
-        "ZeRO-0 ranks drift apart. ZeRO-1 and 2: the first such step raises KeyError."
+        "ZeRO-0 and 3: an update in every micro-batch from an unfinished window (80 instead of 20 measured), at a "
+        "learning rate that never moves; at ZeRO-0 ranks drift apart. ZeRO-1 and 2: the first such step raises "
+        "KeyError."
     )
     remedy = "Call engine.step() after every engine.backward(loss), and nothing else."
     learn = "notebooks/02_matched_or_mismatched.ipynb"
     silences = ("guarded-engine-step", "manual-accumulation")
+    bypasses_engine_step = True
 
     def check(self, job: Job) -> Iterator[Finding]:
         """Steps of an optimizer that belongs to an engine."""
@@ -50,6 +55,40 @@ class OptimizerStepBypassesEngine(Mismatch):
         message += stages.get(known.stage if known.stage is not None else -1, "At ZeRO-3 its counters stay at 0.")
         fix = Fix(f"Replace this line by {engine.name}.step(), once after every {engine.name}.backward(loss).")
         return self.found(message, [event.source], [fix])
+
+    def stops(self, setting: Setting) -> str | None:
+        """Stages 1 and 2 hand the optimizer its gradients at the end of a window, which only comes where it is one."""
+        if setting.zero_stage not in (1, 2) or setting.gradient_accumulation_steps == 1:
+            return None
+        return (
+            f"At ZeRO stage {setting.zero_stage} the optimizer is given its part of the gradients at the end of a "
+            "window, and only engine.step() counts towards it: there is nothing to step with. Smallest fix: "
+            "engine.step() in place of optimizer.step() and optimizer.zero_grad()."
+        )
+
+    @staticmethod
+    def loop(run: Any) -> None:
+        """Step and clear the optimizer, as in plain PyTorch."""
+        for inputs, targets in run.loader:
+            loss = run.criterion(run.engine(inputs), targets)
+            run.engine.backward(loss)
+            run.engine.optimizer.step()
+            run.engine.optimizer.zero_grad()
+
+    def predict(self, setting: Setting) -> Prediction:
+        """Each micro-batch is an update of its own, divided all the same; the scheduler is never stepped.
+
+        At stage 0 the processes exchange gradients at the end of a window, so never: each trains by itself. A window of
+        one micro-batch is always at its end.
+        """
+        count, steps = setting.gradient_accumulation_steps, setting.micro_batches
+        return self._prediction(
+            setting,
+            weights=(1 / count,),
+            optimizer_steps=steps,
+            scheduler_steps=(0,) * steps,
+            first_rank_only=setting.zero_stage == 0 and count > 1,
+        )
 
 
 def _engine_without_step(events: list[Event], event: Event) -> Engine | None:

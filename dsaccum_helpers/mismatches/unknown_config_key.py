@@ -6,7 +6,7 @@ from dsaccum_helpers.batch import KEYS
 from dsaccum_helpers.effective import effective
 from dsaccum_helpers.effective.versions import older
 from dsaccum_helpers.findings import Fix
-from dsaccum_helpers.mismatches.entry import Mismatch
+from dsaccum_helpers.mismatches.entry import Mismatch, needs_accumulation
 from dsaccum_helpers.mismatches.unknown_keys import MANY, unknown
 
 TYPE_CHECKING = False
@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 
     from dsaccum_helpers.findings import Finding
     from dsaccum_helpers.job import Config, Job
+    from dsaccum_helpers.mismatches.prediction import Prediction
     from dsaccum_helpers.mismatches.unknown_keys import Key
+    from dsaccum_helpers.setting import Setting
+
+
+_MISSPELT = "gradient_accumulation_step"
 
 
 class UnknownConfigKey(Mismatch):
@@ -82,6 +87,19 @@ class UnknownConfigKey(Mismatch):
         """The finding, which makes no other superfluous."""
         finding.silences = ()
         return finding
+
+    def needs(self, setting: Setting) -> str | None:
+        """One is what the engine counts anyway."""
+        return needs_accumulation(setting)
+
+    def config(self, setting: Setting) -> dict[str, Any]:
+        """An s is missing, and no train batch size is there to derive the number from."""
+        config = setting.ds_config() | {_MISSPELT: setting.gradient_accumulation_steps}
+        return {key: value for key, value in config.items() if key not in (KEYS[0], KEYS[2])}
+
+    def predict(self, setting: Setting) -> Prediction:
+        """The engine counts one: each micro-batch is an update with its whole gradient, and the schedule runs along."""
+        return self._prediction(setting, weights=(1.0,), optimizer_steps=setting.micro_batches)
 
 
 def _mended(job: Job, config: Config, keys: list[Key]) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 import ipywidgets as widgets
 
 from dsaccum_helpers.errors import DsaccumError
-from dsaccum_helpers.mismatches import MATCHED, RUNNABLE, find, runnable
+from dsaccum_helpers.mismatches import RUNNABLE, find, runnable
 from dsaccum_helpers.panels.fields import choice_field, message, mimebundle, number_field, read, table, typed
 from dsaccum_helpers.panels.key_guard import guarded
 from dsaccum_helpers.panels.picture_box import PictureBox
@@ -74,7 +74,7 @@ class GuessPanel:
 
     def _config_lines(self) -> list[str]:
         """What the wrong configuration says otherwise than the right one."""
-        wrong, right = self.entry.config(self.setting), MATCHED.config(self.setting)
+        wrong, right = self.entry.config(self.setting), self.setting.ds_config()
         if not isinstance(wrong, dict):
             return [str(wrong)]
         changed = {key: wrong.get(key) for key in {**right, **wrong} if wrong.get(key) != right.get(key)}
