@@ -56,7 +56,7 @@ class Host:
         except BaseException:
             self.kill()
             raise
-        result = read_result(folder, run.processes)
+        result = read_result(folder, run)
         if "missing" in answer or result is None or any(answer["codes"]):
             raise RunError(_sentence(run, seconds, answer, folder))
         shutil.rmtree(folder, ignore_errors=True)

@@ -48,6 +48,8 @@ def _train(run: FrameworkRun) -> dict[str, Any]:
             # A framework that reads no sample has refused the settings; later it is a failure of the training.
             report["ended"] = "failed" if measure.micro_batches else "refused"
             report["words"] = f"{type(error).__name__}: {error}".strip()
+    if report["ended"] == "finished" and measure.engine is None:
+        report |= {"ended": "failed", "words": "The framework has trained without DeepSpeed: it made no engine."}
     if report["ended"] == "finished":
         weights = measure.weights()
         if int(os.environ["RANK"]) == 0:

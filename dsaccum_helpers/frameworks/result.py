@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from dsaccum_helpers.mismatches.framework_runs import FrameworkRun
+
+SET_ASIDE = "Lightning's check for a CUDA GPU was set aside; as shipped it refuses the CPU."
 REPORT, WEIGHTS, RIGHT_WEIGHTS = "rank{}.json", "weights.npy", "right_weights.npy"
 
 
@@ -15,6 +18,7 @@ REPORT, WEIGHTS, RIGHT_WEIGHTS = "rank{}.json", "weights.npy", "right_weights.np
 class ProgramResult:
     """One run of a program, measured.
 
+    ``set_aside``: what of the framework was set aside to measure it on the CPU; empty where it ran as shipped.
     ``ended``: ``finished``; ``refused``, where the framework raised before it read a sample; or ``failed``.
     ``words``: class and text of that error, as in a traceback. ``gradient_norms``: L2 norm of the gradient that the
     torch optimizer was given at each optimizer step, over all parameters and after clipping. ``samples``: those that
@@ -26,6 +30,7 @@ class ProgramResult:
 
     ended: Literal["finished", "refused", "failed"]
     words: str
+    set_aside: str = ""
     optimizer_steps: int = 0
     micro_batches: int = 0
     samples: int = 0
@@ -58,11 +63,11 @@ class ProgramResult:
         return [finding["code"] for finding in self.findings if finding["severity"] != "note"]
 
 
-def read_result(folder: Path, processes: int) -> ProgramResult | None:
+def read_result(folder: Path, run: FrameworkRun) -> ProgramResult | None:
     """What the processes left in the folder; ``None`` where none of them could write."""
     reports = [
         json.loads(path.read_text(encoding="utf-8"))
-        for rank in range(processes)
+        for rank in range(run.processes)
         if (path := folder / REPORT.format(rank)).is_file()
     ]
     if not reports:
@@ -76,6 +81,7 @@ def read_result(folder: Path, processes: int) -> ProgramResult | None:
         **counted,
         ended=first["ended"],
         words=first["words"],
+        set_aside="" if run.script.get("cuda_check", True) else SET_ASIDE,
         samples=sum(report["samples"] for report in reports),
         gradient_norms=_norms(reports),
         learning_rates=tuple(first.get("learning_rates", ())),

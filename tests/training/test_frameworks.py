@@ -11,9 +11,11 @@ import pytest
 import yaml
 
 from dsaccum_helpers import check
-from dsaccum_helpers.frameworks import FrameworkRun, ProgramResult, Shown, run_program
+from dsaccum_helpers.frameworks import FrameworkRun, ProgramResult, Shown, program_source, run_program
 from dsaccum_helpers.mismatches import CATALOGUE, find
 from dsaccum_helpers.mismatches.framework_runs import AUTO, accelerate, lightning, trainer
+from dsaccum_helpers.observer.callbacks import WatchWhileTraining
+from dsaccum_helpers.training import RunError
 
 Train = Callable[[FrameworkRun], ProgramResult]
 
@@ -182,7 +184,7 @@ def test_live_observer_sees_what_trains_wrong(code: str, shown: Shown, train: Tr
 def test_lightning_as_shipped_refuses_the_cpu(train: Train) -> None:
     for config in ({}, {"gradient_accumulation_steps": 4}):
         result = train(lightning(config))
-        assert result.ended == "refused"
+        assert (result.ended, result.set_aside) == ("refused", "")
         assert result.words == (
             "RuntimeError: The DeepSpeed strategy is only supported on CUDA GPUs but `CPUAccelerator` is used."
         )
@@ -193,6 +195,7 @@ def test_lightning_as_shipped_refuses_the_cpu(train: Train) -> None:
 def test_lightning_divides_once_more(steps: int, processes: int, train: Train) -> None:
     """Its closure divides by accumulate_grad_batches, the engine again: exactly 1/G. The CUDA check is set aside."""
     result = train(lightning({}, steps, cuda_check=False)._replace(processes=processes))
+    assert result.set_aside == "Lightning's check for a CUDA GPU was set aside; as shipped it refuses the CPU."
     assert result.engine_accumulation_steps == steps
     assert result.gradient_norms[0] * steps == pytest.approx(result.right_gradient_norms[0], rel=1e-6)
     divided = train(lightning({}, steps, cuda_check=False, loss="divided")._replace(processes=processes))
@@ -229,6 +232,28 @@ def test_two_processes_without_gloo_are_one_to_accelerate(train: Train) -> None:
     silent = train(alone._replace(config={**accelerate({}).config, **keys}))
     assert silent.ended == "finished"
     assert (silent.optimizer_steps, silent.samples) == (12, 2 * 192)
+
+
+def test_accelerate_told_to_use_the_cpu_trains_without_deepspeed() -> None:
+    """ACCELERATE_USE_CPU makes it drop the DeepSpeed plugin without a word; there is no engine to watch."""
+    result = run_program(accelerate(AUTO, environment={"ACCELERATE_USE_CPU": "true"}), watch=False)
+    assert result.ended == "failed"
+    assert result.words == "The framework has trained without DeepSpeed: it made no engine."
+
+
+def test_program_is_read_as_text() -> None:
+    assert "accelerator.backward(loss)" in program_source("accelerate_loop")
+    with pytest.raises(RunError, match="There is no program 'nothing'"):
+        program_source("nothing")
+
+
+def test_callback_without_an_engine_says_so() -> None:
+    callback = WatchWhileTraining(quiet=True)
+    with pytest.warns(UserWarning, match="WatchCallback finds no DeepSpeed engine"):
+        callback._begin(None, None)
+    callback._end()
+    assert callback.findings == []
+    assert callback.report().verdict == "ok"
 
 
 def test_loop_without_accumulate_updates_after_every_micro_batch(train: Train) -> None:
