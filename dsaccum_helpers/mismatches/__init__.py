@@ -126,6 +126,7 @@ _RUNNABLE = (
     "unknown-config-key",
     "config-unreadable",
     "known-bad-version",
+    "world-size-seen-as-one",
 )
 _loaded: dict[str, Mismatch] = {}
 

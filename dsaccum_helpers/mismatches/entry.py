@@ -111,6 +111,8 @@ class Mismatch:
         epochs, length = self.epochs(setting)
         return epochs * length
 
+    start: Any = None
+    """What the script does in place of a right start-up, called with its configuration; ``None``: it starts right."""
     loop: Any = None
     """The wrong training loop, called with a ``run``; ``None`` where the loop is the right one."""
     mended_loop: Any = None
@@ -133,8 +135,8 @@ class Mismatch:
         return self._prediction(setting)
 
     def loop_source(self) -> str:
-        """The wrong loop as a learner reads it, or an empty text where the loop is the right one."""
-        return _source(self.loop)
+        """The wrong loop, or start-up, as a learner reads it; an empty text where both are right."""
+        return _source(self.loop or self.start)
 
     def mended_source(self) -> str:
         """The mended loop as a learner reads it, or an empty text where it is the right one."""

@@ -37,6 +37,11 @@ class WorldSizeDisagreement(Mismatch):
     consequence = "The batch is multiplied by one number and gradients are averaged over another, or the start hangs."
     remedy = "Let one launcher set the world size, and remove the other sources."
     learn = "notebooks/01_three_numbers.ipynb"
+    not_reproduced = (
+        "Nothing is trained that could be measured. Told of 3, two processes wait for the third until the time-out "
+        "(DistStoreError: 2/3 clients joined; 30 minutes, unless DEEPSPEED_TIMEOUT says otherwise); told of 1 each, "
+        "the second finds the port taken (EADDRINUSE), or trains a copy of its own."
+    )
     silences = (
         "batch-product-mismatch",
         "batch-not-divisible",

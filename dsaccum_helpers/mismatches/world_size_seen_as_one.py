@@ -10,9 +10,11 @@ from dsaccum_helpers.mismatches.numbers import fault_named
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from typing import Any
 
     from dsaccum_helpers.findings import Finding
     from dsaccum_helpers.job import Event, Job
+    from dsaccum_helpers.setting import Setting
 
 
 class WorldSizeSeenAsOne(Mismatch):
@@ -25,6 +27,7 @@ class WorldSizeSeenAsOne(Mismatch):
     consequence = "Nothing is trained: numbers that are right are refused. Other numbers would train separate copies."
     remedy = "Keep the numbers; call deepspeed.init_distributed() before anything reads the config."
     learn = "notebooks/01_three_numbers.ipynb"
+    refused = True
     silences = (
         "batch-product-mismatch",
         "batch-not-divisible",
@@ -62,6 +65,20 @@ class WorldSizeSeenAsOne(Mismatch):
                 f"made a group of its own before. Every process would hold the whole model. {offers[0].description}"
             )
             yield self.found(message, [event.source], offers)
+
+    def needs(self, setting: Setting) -> str | None:
+        """One process is one."""
+        if setting.processes > 1:
+            return None
+        return "Where one process was started, one is the right count. Smallest fix: processes 2."
+
+    @staticmethod
+    def start(config: dict[str, Any]) -> None:
+        """Look at the numbers, then let the processes find each other: the wrong way round."""
+        import deepspeed
+
+        print(deepspeed.DeepSpeedConfig(config).train_batch_size)
+        deepspeed.init_distributed()
 
 
 def _fixes(job: Job, event: Event | None) -> list[Fix]:

@@ -57,6 +57,9 @@ def make_engine(
     """
     import deepspeed
 
+    chosen = config or mismatch.config(setting)
+    if mismatch.start is not None:
+        mismatch.start(chosen)
     schedule = linear_schedule(setting)
     model = fresh_model(task, setting)
     if mismatch.pipeline:
@@ -65,7 +68,7 @@ def make_engine(
     engine, _, _, _ = deepspeed.initialize(
         model=model,
         model_parameters=list(model.parameters()),
-        config=config or mismatch.config(setting),
+        config=chosen,
         lr_scheduler=None if mismatch.script_owns_scheduler else schedule,
     )
     return engine, schedule(engine.basic_optimizer) if mismatch.script_owns_scheduler else None

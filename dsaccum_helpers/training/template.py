@@ -181,7 +181,7 @@ def rank_main(folder: Path, rank: int, processes: int, events: int, start: int) 
         os.write(events, (json.dumps(event) + "\n").encode())
 
     try:
-        device = worker.join(rank, processes, str(folder / "rendezvous"))
+        device = worker.join(rank, processes, str(folder / "rendezvous"), start=False)
     except Exception as error:
         worker.report_failure(error, rank, emit)
         return 1

@@ -57,8 +57,11 @@ def choose_device(rank: int) -> Any:
     return torch.device("cpu")
 
 
-def join(rank: int, processes: int, store: str | None) -> Any:
-    """Enter the process group; returns the device. ``store`` is a file for the rendezvous: no port is opened for it."""
+def join(rank: int, processes: int, store: str | None, *, start: bool = True) -> Any:
+    """Enter the process group; returns the device. ``store`` is a file for the rendezvous: no port is opened for it.
+
+    ``start``: start DeepSpeed's communication too. ``train`` does it otherwise, where it knows what is to be trained.
+    """
     import torch
     from torch import distributed
 
@@ -70,13 +73,20 @@ def join(rank: int, processes: int, store: str | None) -> Any:
     else:
         shared = distributed.FileStore(store, processes)
         distributed.init_process_group(backend, store=shared, rank=rank, world_size=processes)
-    import deepspeed
-
-    deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False, verbose=False)
+    if start:
+        _start()
     torch.use_deterministic_algorithms(True, warn_only=True)
     # Would write through every buffer that ZeRO allocates (2 GB at stage 1 and 2), at every update.
     torch.utils.deterministic.fill_uninitialized_memory = False
     return device
+
+
+def _start() -> None:
+    """Let DeepSpeed take over the process group that there is."""
+    import deepspeed
+    from torch import distributed
+
+    deepspeed.init_distributed(dist_backend=distributed.get_backend(), auto_mpi_discovery=False, verbose=False)
 
 
 def train(job: dict[str, Any], rank: int, device: Any, emit: Emit, folder: Path | None) -> None:
@@ -84,6 +94,8 @@ def train(job: dict[str, Any], rank: int, device: Any, emit: Emit, folder: Path 
     setting = Setting(**job["setting"])
     place, folder = folder, folder if job.get("keep_weights") else None
     try:
+        if "module" in job or job["mismatch"] == ORACLE or find(job["mismatch"]).start is None:
+            _start()
         if "module" in job:  # a kind of run that lives above this package, with a ``train`` of its own
             importlib.import_module(job["module"]).train(job, rank, device, emit, place)
         elif job["mismatch"] == ORACLE:
