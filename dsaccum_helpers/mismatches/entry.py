@@ -54,6 +54,8 @@ class Mismatch:
     measures_direction = False
     #: Why no run shows this entry on a learner's machine; empty where one does.
     not_reproduced = ""
+    #: Why the live observer says nothing of it, although it runs; empty where it does.
+    not_watched = ""
 
     def check(self, job: Job) -> Iterable[Finding]:
         """What of this mismatch the job shows; nothing where it is absent, or cannot be known."""

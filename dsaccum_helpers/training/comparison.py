@@ -188,14 +188,16 @@ def with_mended(codes: Sequence[str]) -> list[str]:
     return [one for code in codes for one in (code, code.removesuffix(SUFFIX) + SUFFIX)]
 
 
-def plan(setting: Setting, codes: Sequence[str], runner: Any, *, oracle: bool = False) -> list[AnyRun]:
+def plan(setting: Setting, codes: Sequence[str], runner: Any, *, oracle: bool = False, **wishes: bool) -> list[AnyRun]:
     """The runs of a press, checked and not yet begun: the oracle on request, the right one, the mismatched ones.
+
+    ``wishes``: those of ``Runner.start``, for all but the oracle.
 
     Raises ``SettingError`` or ``UnknownMismatchError``; then nothing has been started.
     """
     # Checked before the first ``runner.start``, which may have to start the template.
     wanted = [ORACLE] * oracle + [MATCHED.code, *check(setting, codes)]
-    return [runner.start(setting, code) for code in wanted]
+    return [runner.start(setting, code, **(wishes if code != ORACLE else {})) for code in wanted]
 
 
 def compare(
@@ -204,17 +206,19 @@ def compare(
     runner: Any = None,
     oracle: bool = False,
     mended: bool = False,
+    watch: bool = False,
     progress: Callable[[Comparison, Point | None], None] | None = None,
 ) -> Comparison:
     """Train the right setting and the mismatches with these codes, with real DeepSpeed, and compare.
 
     ``oracle``: the full batch in plain PyTorch as well. ``mended``: each mismatch as its entry mends it as well.
+    ``watch``: under the live observer.
     ``progress`` is called with the growing comparison at every point. Interrupting cancels all runs. Raises
     ``SettingError``, ``UnknownMismatchError`` or ``RunError``; then nothing has been started.
     """
     setting = Setting() if setting is None else setting
     runner = default_runner() if runner is None else runner
-    runs = plan(setting, with_mended(codes) if mended else codes, runner, oracle=oracle)
+    runs = plan(setting, with_mended(codes) if mended else codes, runner, oracle=oracle, watch=watch)
     comparison = Comparison(setting, [run.result for run in runs])
     with closing(runner.stream(runs)) as events:
         for _, point in events:

@@ -45,9 +45,9 @@ class Expected:
     """What plain PyTorch makes of a ``Prediction``: the norms of the first update (L2), ``None`` where there is none.
 
     ``full_batch_gradient_norm`` and ``full_batch_update_norm`` are those of the right run. ``distance``: how far the
-    weights are from their start when the run is over (L2), where that was asked for. ``first_loss``: of the first
-    micro-batch, and ``first_error``: how far the first update is from the right one, as a share of it (L2), both where
-    the entry is about them.
+    weights are from their start when the run is over (L2), and ``difference``: the largest difference of any weight
+    from the run's, both where that was asked for. ``first_loss``: of the first micro-batch, and ``first_error``: how
+    far the first update is from the right one, as a share of it (L2), both where the entry is about them.
     """
 
     gradient_norm: float | None
@@ -57,6 +57,7 @@ class Expected:
     distance: float | None = None
     first_loss: float | None = None
     first_error: float | None = None
+    difference: float | None = None
 
 
 @dataclass
@@ -68,6 +69,7 @@ class RunResult:
     ``optimum`` is the smallest evaluation loss that any weights can reach, where the task has one in closed form.
     ``distance``: how far the weights are from their start at the end (L2). ``first_error``: how far the first update is
     from the right one of plain PyTorch, as a share of it. ``reports``: what the script told its user, in order.
+    ``seen``: the findings of the live observer, as in a JSON report, where the run was watched.
     ``weights`` (fp32, flat, in the order of ``module.parameters()``) is kept only on request.
     """
 
@@ -84,6 +86,7 @@ class RunResult:
     distance: float | None = None
     first_error: float | None = None
     reports: list[float] = field(default_factory=list)
+    seen: list[dict[str, Any]] | None = None
     micro_batches_read: int = 0
     optimum: float | None = None
 

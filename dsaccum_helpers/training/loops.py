@@ -245,12 +245,12 @@ def expect(
     device: torch.device,
     beat: Callable[[], None],
     *,
-    to_the_end: bool = False,
+    weights: torch.Tensor | None = None,
 ) -> Expected:
     """What plain PyTorch says about the first update of this run, and of one full batch.
 
-    ``beat`` is called after each backward pass: a long window takes long here too. ``to_the_end``: the distance that
-    the weights move in the whole run as well, which takes as long as a run in plain PyTorch.
+    ``beat`` is called after each backward pass: a long window takes long here too. ``weights``: those of the run at its
+    end, flat, to be compared with a whole run as predicted, which takes as long as a run in plain PyTorch.
     """
     full = Oracle(task, setting, device)
     full.accumulate(*Stream(task, setting).take(0, setting.train_batch_size))
@@ -261,15 +261,18 @@ def expect(
     wrong = Oracle(task, setting, device)
     first_loss = None
     if prediction.reported is not None:
-        first_loss = float(wrong.loss(*Stream(task, setting).take(0, prediction.micro_batch_size)))
+        first_loss = wrong.loss(*Stream(task, setting).take(0, prediction.micro_batch_size)).item()
     start, updates = [master.clone() for master in wrong.masters], replay(wrong, prediction, beat)
     first = next(updates)
     error = None
     if mismatch.measures_direction:
         error = first_error(task, setting, device, torch.cat([master.flatten() for master in wrong.masters]))
-    for _ in updates if to_the_end else ():
+    if weights is None:
+        return Expected(*first, *right, None, first_loss, error)
+    for _ in updates:
         pass
-    return Expected(*first, *right, _distance(wrong, start) if to_the_end else None, first_loss, error)
+    away = torch.cat([master.flatten() for master in wrong.masters]) - weights.to(device)
+    return Expected(*first, *right, _distance(wrong, start), first_loss, error, float(away.abs().max()))
 
 
 def first_error(task: Task, setting: Setting, device: torch.device, weights: torch.Tensor) -> float:

@@ -30,9 +30,11 @@ class AnyRun(Protocol):
 class Run:
     """One real run. It waits until ``Runner.stream`` begins it; ``result`` grows while it goes on."""
 
-    def __init__(self, setting: Setting, code: str, keep_weights: bool, to_the_end: bool = False) -> None:
+    def __init__(
+        self, setting: Setting, code: str, keep_weights: bool, to_the_end: bool = False, watch: bool = False
+    ) -> None:
         self.result = RunResult(code, setting)
-        self.keep_weights, self.to_the_end = keep_weights, to_the_end
+        self.keep_weights, self.to_the_end, self.watch = keep_weights, to_the_end, watch
         self.cancelled = threading.Event()
         self.set: ProcessSet | None = None
         self.exits: dict[int, int] = {}
@@ -58,7 +60,8 @@ class Run:
         """Hand the job to a set of processes. Raises ``RunError`` where the disk is full."""
         self.set, self.heard = one, time.monotonic()
         job = {"setting": self.result.setting.to_dict(), "mismatch": self.result.code}
-        one.give(job | {"keep_weights": self.keep_weights, "to_the_end": self.to_the_end})
+        wishes = {"keep_weights": self.keep_weights, "to_the_end": self.to_the_end, "watch": self.watch}
+        one.give(job | wishes)
         if self.cancelled.is_set():
             self.kill()
 
@@ -89,6 +92,8 @@ class Run:
             if event["status"] and self.kill_after is None:
                 # The others may be waiting for the dead one for ever; what they have to say, they say at once.
                 self.kill_after = time.monotonic() + GRACE_SECONDS
+        elif kind == "seen":
+            self.result.seen = event["findings"]
         elif kind == "alive":
             self.result.micro_batches_read = event["micro_batches"]
         elif kind == "report":

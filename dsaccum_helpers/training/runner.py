@@ -91,10 +91,12 @@ class Runner:
         *,
         keep_weights: bool = False,
         to_the_end: bool = False,
+        watch: bool = False,
     ) -> Run:
         """A run: the right one, a mismatch of the catalogue, or ``"oracle"``. Checked here, begun by ``stream``.
 
-        ``to_the_end``: let plain PyTorch predict the whole run, not only its first update.
+        ``to_the_end``: let plain PyTorch predict the whole run, not only its first update. ``watch``: under the live
+        observer.
         Raises ``SettingError``, ``UnknownMismatchError`` or ``RunError``; then nothing has been started.
         """
         check_setting(setting)
@@ -104,7 +106,7 @@ class Runner:
                 f"processes is {setting.processes}, and this machine has {self.most_processes()} GPUs, one for each. "
                 f"Smallest fix: processes {self.most_processes()}."
             )
-        return Run(setting, code, keep_weights, to_the_end)
+        return Run(setting, code, keep_weights, to_the_end, watch)
 
     def stream(self, runs: Sequence[Run], *, parallel: int | None = None) -> Iterator[tuple[Run, Point | None]]:
         """Begin the runs in order, as many at a time as there are cores, and yield each point as it comes.

@@ -10,25 +10,20 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import errno
 import importlib
 import json
 import os
 import sys
-import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from dsaccum_helpers.mismatches import find
 from dsaccum_helpers.setting import Setting
+from dsaccum_helpers.training.engine_run import Emit, EngineRun, finish, is_disk, is_memory, words
 from dsaccum_helpers.training.events import ORACLE
-
-WEIGHTS_FILE = "weights.npy"
-Emit = Callable[[dict[str, Any]], None]
 
 
 def prepare_process() -> None:
@@ -101,7 +96,8 @@ def train(job: dict[str, Any], rank: int, device: Any, emit: Emit, folder: Path 
         elif job["mismatch"] == ORACLE:
             _train_oracle(setting, rank, device, emit, folder)
         else:
-            engine = _Engine(setting, job["mismatch"], rank, device, emit, place)
+            engine = EngineRun(setting, job["mismatch"], rank, device, emit, place)
+            engine.watched = bool(job.get("watch"))
             engine.train(folder, to_the_end=bool(job.get("to_the_end")))
     except Exception as error:
         report_failure(error, rank, emit)
@@ -109,93 +105,10 @@ def train(job: dict[str, Any], rank: int, device: Any, emit: Emit, folder: Path 
 
 def report_failure(error: Exception, rank: int, emit: Emit) -> None:
     """Say what went wrong, first to the kernel: the log may be what cannot be written."""
-    event = {"event": "ended", "how": "failed", "rank": rank, "words": _words(error)}
-    emit(event | {"memory": _is_memory(error), "disk": _is_disk(error)})
+    event = {"event": "ended", "how": "failed", "rank": rank, "words": words(error)}
+    emit(event | {"memory": is_memory(error), "disk": is_disk(error)})
     with contextlib.suppress(OSError):
         traceback.print_exc()
-
-
-class _Engine:
-    """One run with DeepSpeed in one process."""
-
-    def __init__(
-        self, setting: Setting, code: str, rank: int, device: Any, emit: Emit, place: Path | None = None
-    ) -> None:
-        from dsaccum_helpers.training.tasks import load_task
-
-        self.mismatch = find(code)
-        self.setting, self.rank, self.device, self.emit, self.place = setting, rank, device, emit, place
-        self.task = self.mismatch.prepare(load_task(setting.task))
-
-    def train(self, folder: Path | None, *, to_the_end: bool) -> None:
-        """From ``deepspeed.initialize`` to the last point, and what plain PyTorch says about it."""
-        from dsaccum_helpers.training.loops import expect, first_error, make_engine
-        from dsaccum_helpers.training.recorder import Recorder
-        from dsaccum_helpers.training.tasks import Loader, Stream
-
-        mismatch, setting, device = self.mismatch, self.setting, self.device
-        try:
-            engine, scheduler = make_engine(self.task, setting, mismatch)
-        except Exception as error:
-            self._refused(error, mismatch.refused)
-            return
-        stream, length = Stream(self.task, setting), mismatch.epochs(setting)[1]
-        loader = Loader(stream, mismatch.loader_sizes(setting), length, self.rank, setting.processes, device)
-        keep_first = mismatch.measures_direction
-        recorder = Recorder(engine, self.task, setting, loader, self.emit, keep_first=keep_first)
-        if mismatch.bypasses_engine_step:
-            recorder.count_steps_of(engine.optimizer)
-        try:
-            self._loop(engine, scheduler, loader, recorder)
-        except Exception as error:
-            self._refused(error, mismatch.stops(setting) is not None and not recorder.steps)
-            return
-        weights = recorder.final_weights()
-        if self.rank == 0:
-            expected = vars(expect(self.task, setting, mismatch, device, recorder.beat, to_the_end=to_the_end))
-            self.emit({"event": "expected", "optimum": self.task.optimum, **expected})
-            measured = {"distance": recorder.distance(weights)}
-            if recorder.first_weights is not None:
-                measured["first_error"] = first_error(self.task, setting, device, recorder.first_weights)
-            _finish(weights, loader.micro_batches_read, self.emit, folder, **measured)
-
-    def _loop(self, engine: Any, scheduler: Any, loader: Any, recorder: Any) -> None:
-        from dsaccum_helpers.training.loops import Run, right_loop
-
-        count = self.setting.gradient_accumulation_steps
-        run = Run(engine, loader, self.task.criterion, count, scheduler, self.task.auxiliary, recorder.report)
-        run.resume = lambda count: self._resume(run, recorder, count)
-        loop = self.mismatch.loop or right_loop
-        for _ in range(self.mismatch.epochs(self.setting)[0]):
-            loop(run)
-
-    def _resume(self, run: Any, recorder: Any, count: int) -> None:
-        """Save a checkpoint, and load it into a new engine that accumulates ``count`` micro-batches. Collective."""
-        from torch import distributed
-
-        from dsaccum_helpers.training.loops import make_engine
-
-        size = self.setting.train_micro_batch_size_per_gpu * self.setting.processes
-        numbers = {"gradient_accumulation_steps": count, "train_batch_size": size * count}
-        with contextlib.ExitStack() as stack:
-            # The first process makes the folder, inside that of the run, which is gone with it whatever happens.
-            made = tempfile.TemporaryDirectory(prefix="checkpoint-", dir=self.place) if self.rank == 0 else None
-            name = [stack.enter_context(made) if made else None]
-            distributed.broadcast_object_list(name, device=self.device)
-            run.engine.save_checkpoint(name[0])
-            run.engine.destroy()
-            config = self.setting.ds_config() | numbers
-            run.engine, run.scheduler = make_engine(self.task, self.setting, self.mismatch, config)
-            run.engine.load_checkpoint(name[0])
-            distributed.barrier()
-        recorder.attach(run.engine)
-
-    def _refused(self, error: Exception, expected: bool) -> None:
-        """Say that the engine would not go on, where that is what the entry shows; raise the error where it is not."""
-        if not expected or _is_memory(error) or _is_disk(error):
-            raise error
-        if self.rank == 0:
-            self.emit({"event": "ended", "how": "refused", "rank": self.rank, "words": _words(error)})
 
 
 def _train_oracle(setting: Setting, rank: int, device: Any, emit: Emit, folder: Path | None) -> None:
@@ -222,35 +135,7 @@ def _train_oracle(setting: Setting, rank: int, device: Any, emit: Emit, folder: 
         counts = {"samples": step * size, "engine_samples": step * size, "micro_batches": step}
         emit({"event": "point", **point, "learning_rate": rate, **counts, "seconds": time.monotonic() - began})
     weights = torch.cat([master.flatten().cpu() for master in oracle.masters])
-    _finish(weights, setting.optimizer_steps, emit, folder)
-
-
-def _finish(weights: Any, micro_batches: int, emit: Emit, folder: Path | None, **measured: float) -> None:
-    if folder is not None:
-        import numpy
-
-        numpy.save(folder / WEIGHTS_FILE, weights.numpy())
-    emit({"event": "ended", "how": "finished", "rank": 0, "micro_batches": micro_batches, **measured})
-
-
-def _words(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:600]}"
-
-
-def _is_memory(error: BaseException) -> bool:
-    text = str(error).lower()
-    return (
-        isinstance(error, MemoryError)
-        or "out of memory" in text
-        or "can't allocate memory" in text
-        or "bad_alloc" in text
-    )
-
-
-def _is_disk(error: BaseException) -> bool:
-    # numpy says how many bytes were written of those requested, and gives no error number.
-    text = str(error)
-    return isinstance(error, OSError) and (error.errno in (errno.ENOSPC, errno.EDQUOT) or "requested and" in text)
+    finish(weights, setting.optimizer_steps, emit, folder)
 
 
 def main() -> int:
