@@ -47,26 +47,26 @@ class AccumulationKeyMissing(Mismatch):
     )
     programs = (
         Shown(
-            "Accelerate, no train batch size: an update after each of 24 micro-batches",
+            "no train batch size either: an update after each of 24 micro-batches",
             accelerate({TRAIN: "auto", MICRO: "auto"}),
             accelerate(AUTO),
             "GradientAccumulationPlugin has 4, DeepSpeed config has 1. Using DeepSpeed's value.",
             24,
         ),
         Shown(
-            "Accelerate, with a train batch size: refused",
+            "with a train batch size",
             accelerate({TRAIN: 16, MICRO: 4}),
             accelerate({TRAIN: 16, MICRO: 4, STEPS: "auto"}),
             "train_batch_size is not equal to micro_batch_per_gpu * gradient_acc_step * world_size 16 != 4 * 1 * 1",
         ),
         Shown(
-            "the Trainer, with a train batch size: refused",
+            "with a train batch size",
             trainer({TRAIN: "auto", MICRO: "auto"}),
             trainer(AUTO),
             "train_batch_size is not equal to micro_batch_per_gpu * gradient_acc_step * world_size 16 != 4 * 1 * 1",
         ),
         Shown(
-            "the Trainer, no train batch size: it trains right, and the engine counts a quarter of the samples",
+            "no train batch size either: it trains right, and the engine counts a quarter of the samples",
             trainer({MICRO: "auto"}),
             trainer(AUTO),
             optimizer_steps=6,

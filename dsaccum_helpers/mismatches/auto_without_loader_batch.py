@@ -36,19 +36,19 @@ class AutoWithoutLoaderBatch(Mismatch):
     rank = 4
     programs = (
         Shown(
-            "Accelerate, the loader is not handed to prepare()",
+            "the loader is not handed to prepare()",
             accelerate(AUTO, loader="not prepared"),
             accelerate({**AUTO, MICRO: 4}, loader="not prepared"),
             "`accelerate.prepare()` requires you to pass at least one of training or evaluation dataloaders",
         ),
         Shown(
-            "Accelerate, a loader with a batch_sampler",
+            "a loader with a batch_sampler",
             accelerate(AUTO, loader="batch_sampler"),
             accelerate({**AUTO, MICRO: 4}, loader="batch_sampler"),
             "At least one of the dataloaders passed to `accelerate.prepare()` has `None` as batch size.",
         ),
         Shown(
-            "Lightning (its check for a GPU set aside), a loader with batch_size=None",
+            "a loader with batch_size=None (Lightning's check for a GPU set aside)",
             lightning({}, cuda_check=False, loader="no batch size"),
             lightning({MICRO: 4}, cuda_check=False, loader="no batch size", loss="multiplied"),
             "'NoneType' object has no attribute 'batch_size'",
