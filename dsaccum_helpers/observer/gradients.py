@@ -104,9 +104,9 @@ def norm(tensors: list[torch.Tensor]) -> float:
 def given_norm(engine: Any) -> float | None:
     """Before the update: the norm of the parameters' own gradients, where the optimizer reads them there.
 
-    None where a ZeRO or 16-bit optimizer keeps them elsewhere and gives their norm after the update.
+    None where a ZeRO or 16-bit optimizer around the torch one keeps them elsewhere, and says their norm afterwards.
     """
-    if hasattr(engine.optimizer, "_global_grad_norm"):
+    if engine.optimizer is not getattr(engine, "basic_optimizer", None):
         return None
     return norm([p.grad.detach() for p in engine.module.parameters() if p.grad is not None])
 

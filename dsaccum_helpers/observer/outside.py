@@ -113,6 +113,8 @@ class Outside:
         @contextlib.contextmanager
         def wrapped(*words: Any, **options: Any) -> Iterator[Any]:
             self.window.no_sync = True
+            if self.engine.zero_optimization_stage() > 1:
+                self.event("no-sync-with-partitioned-gradients", caller(3))
             with no_sync(*words, **options) as inside:
                 yield inside
 

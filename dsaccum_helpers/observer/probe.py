@@ -20,13 +20,22 @@ FIRST_UPDATES, GRADIENTS_EVERY = 3, 16
 
 
 class Probe(Outside):
-    """Watches one engine. ``closed`` is called with each finished window, ``event`` with what is wrong by itself."""
+    """Watches one engine.
+
+    ``closed`` is called with each finished window, ``event`` with a call that is wrong by itself, ``resumed`` when a
+    checkpoint was loaded.
+    """
 
     def __init__(
-        self, engine: Any, sample_every: int, closed: Callable[[Closed], None], event: Callable[[str, Place], None]
+        self,
+        engine: Any,
+        sample_every: int,
+        closed: Callable[[Closed], None],
+        event: Callable[[str, Place], None],
+        resumed: Callable[[Place], None],
     ) -> None:
         self.engine, self.sample_every = engine, sample_every
-        self.closed, self.event = closed, event
+        self.closed, self.event, self.resumed = closed, event, resumed
         self.hooks = Hooks()
         self.gradients = GradientSum(list(engine.module.parameters()))
         self.group = getattr(engine, "data_parallel_group", None)
@@ -40,7 +49,7 @@ class Probe(Outside):
         self.pointer = 0
         self.last: Any = None
         self.same = False
-        self.unfinished = 0
+        self.behind = 0
         self.forward_place: Place | None = None
         self.items = self.seen_items = 0
         self.given: float | None = None
@@ -49,11 +58,9 @@ class Probe(Outside):
     def start(self) -> None:
         """Hang all hooks in."""
         engine, hooks = self.engine, self.hooks
-        hooks.handle(engine.module.register_forward_pre_hook(self._forward_pre, with_kwargs=True))
-        hooks.wrap(engine, "forward", self._forward)
-        hooks.wrap(engine, "backward", self._backward)
-        hooks.wrap(engine, "step", self._step)
+        self.hang_calls()
         hooks.wrap(engine, "_take_model_step", self._take)
+        hooks.wrap(engine, "load_checkpoint", self._load)
         self.hang_outside()
         SHARED.enter(self)
         if self.window.gradients:
@@ -64,6 +71,14 @@ class Probe(Outside):
         self.gradients.stop()
         SHARED.leave(self)
         self.hooks.remove()
+
+    def hang_calls(self) -> None:
+        """The hooks of forward, backward and step."""
+        engine, hooks = self.engine, self.hooks
+        hooks.handle(engine.module.register_forward_pre_hook(self._forward_pre, with_kwargs=True))
+        hooks.wrap(engine, "forward", self._forward)
+        hooks.wrap(engine, "backward", self._backward)
+        hooks.wrap(engine, "step", self._step)
 
     # Forward and backward
 
@@ -130,10 +145,10 @@ class Probe(Outside):
             record.scale = float(getattr(engine.optimizer, "loss_scale", 1.0) or 1.0)
         if window.sampled and torch.is_tensor(loss):
             record.terms = terms(loss)
-        if self.unfinished and len(record.terms) <= self.unfinished:
+        if self.behind and len(record.terms) <= self.behind:
             # A loss that was gathered over several micro-batches has a term for each.
             window.skipped.append(self.forward_place or place)
-        self.unfinished = 0
+        self.behind = 0
         window.backwards.append(record)
         self.note_rate()
 
@@ -147,7 +162,7 @@ class Probe(Outside):
 
     def left_behind(self) -> None:
         """The next micro-batch is read, and the one before was passed forward without a backward."""
-        self.unfinished += 1
+        self.behind += 1
 
     # Step
 
@@ -163,9 +178,7 @@ class Probe(Outside):
 
     def _take(self, take: Any) -> Any:
         def wrapped(*words: Any, **options: Any) -> Any:
-            self.note_rate()
-            if self.gradients.on:
-                self.given = given_norm(self.engine)
+            self.before_update()
             self.in_take += 1
             try:
                 result = take(*words, **options)
@@ -175,6 +188,12 @@ class Probe(Outside):
             return result
 
         return wrapped
+
+    def before_update(self) -> None:
+        """The window is complete, and the optimizer has not seen it yet."""
+        self.note_rate()
+        if self.gradients.on:
+            self.given = given_norm(self.engine)
 
     def _close(self) -> None:
         closed = Closed(self.window, self.engine.train_micro_batch_size_per_gpu())
@@ -221,6 +240,15 @@ class Probe(Outside):
         closed.token_range = (min(low), max(high)) if sum(low) == sum(low) else None
         if sum(sums_of) == sum(sums_of):
             closed.spread = (max(sums_of) - min(sums_of)) / max(*map(abs, sums_of), 1e-30)
+
+    def _load(self, load: Any) -> Any:
+        def wrapped(*words: Any, **options: Any) -> Any:
+            place = caller()
+            result = load(*words, **options)
+            self.resumed(place)
+            return result
+
+        return wrapped
 
     def _new(self) -> Window:
         every = self.sample_every

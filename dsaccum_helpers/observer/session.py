@@ -15,6 +15,7 @@ from dsaccum_helpers.findings import Finding, Report
 from dsaccum_helpers.observer.causes import Case, main_cause
 from dsaccum_helpers.observer.facts import Facts, Seen, seen
 from dsaccum_helpers.observer.loaders import Feed
+from dsaccum_helpers.observer.pipeline import PipelineProbe
 from dsaccum_helpers.observer.places import Place, shown
 from dsaccum_helpers.observer.probe import Probe
 from dsaccum_helpers.observer.sides import Schedule, Sizes, Wanted, at_start, beside
@@ -73,7 +74,8 @@ class Watch:
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise DsaccumError(f"{name} is {value!r:.40}, no positive integer. Smallest fix: {name}=16.")
         self.engine, self.loader, self.json, self.quiet = engine, loader, json, quiet
-        self.probe = Probe(engine, sample_every, self._closed, self._event)
+        kind = PipelineProbe if hasattr(engine, "train_batch") and hasattr(engine, "_next_batch") else Probe
+        self.probe = kind(engine, sample_every, self._closed, self._event, self._resumed)
         self.facts = Facts(engine, self.probe.world)
         self.feed = Feed(self.probe, loader, self._epoch_ended)
         self.sizes, self.wanted, self.schedule = Sizes(), Wanted(wanted_train_batch_size), Schedule()
@@ -143,11 +145,24 @@ class Watch:
         self._add(*([main] if main else []), *sides)
 
     def _event(self, code: str, place: Place) -> None:
-        what = "optimizer.step()" if code == "optimizer-step-bypasses-engine" else "backward() of the loss"
-        stage = f"ZeRO-{self.facts.stage}"
-        self._add(
-            seen(code, f"{what} is called directly, not through the engine ({shown(place)}), at {stage}.", [place])
-        )
+        where, stage, gas = shown(place), f"ZeRO-{self.facts.stage}", self.facts.gas
+        words = {
+            "optimizer-step-bypasses-engine": f"optimizer.step() is called directly, not through the engine ({where}).",
+            "backward-bypasses-engine": f"backward() is called on the loss itself, which {stage} refuses ({where}).",
+            "no-sync-with-partitioned-gradients": f"no_sync is entered ({where}), which {stage} refuses.",
+            "pipeline-train-batch": f"train_batch takes {gas} micro-batches, and the iterator had fewer ({where}).",
+        }
+        self._add(seen(code, words[code], [place]))
+
+    def _resumed(self, place: Place) -> None:
+        """The checkpoint's samples per update, against those of now."""
+        engine = self.engine
+        self.facts.refresh()
+        if engine.global_steps and engine.global_samples != engine.global_steps * self.facts.train:
+            then = engine.global_samples / engine.global_steps
+            message = f"The checkpoint was written with {then:g} samples per optimizer step, and now there are "
+            message += f"{self.facts.train} ({shown(place)})."
+            self._add(seen("resume-changed-batch", message, [place]))
 
     def _epoch_ended(self) -> None:
         window, gas = self.probe.window, self.facts.gas
@@ -161,6 +176,8 @@ class Watch:
         """What the end of the training shows."""
         window, engine = self.probe.window, self.engine
         count, place = len(window.backwards), window.backwards[-1].place if window.backwards else None
+        if isinstance(self.probe, PipelineProbe):
+            yield from self.probe.unfinished(len(self.loader) if hasattr(self.loader, "__len__") else None)
         if not count or self._has_errors():
             return
         if engine._is_gradient_accumulation_boundary is False and not self.probe.updates:

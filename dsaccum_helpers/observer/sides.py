@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from dsaccum_helpers.batch import KEYS
+from dsaccum_helpers.mismatches.near_keys import nearest
 from dsaccum_helpers.observer.causes import Case
 from dsaccum_helpers.observer.facts import Facts, Seen, seen
 from dsaccum_helpers.observer.places import shown
@@ -33,6 +35,18 @@ def at_start(facts: Facts) -> Iterator[Seen]:
         message += f"{facts.gas} times for every optimizer step."
         yield seen("batch-norm-per-micro-batch", message)
     yield from _sum_type(facts)
+    yield from _keys(engine)
+
+
+def _keys(engine: Any) -> Iterator[Seen]:
+    """Keys of the config that DeepSpeed ignores, where they are the accumulation steps misspelt."""
+    config = getattr(engine._config, "_param_dict", None)
+    config = config if isinstance(config, dict) else {}
+    for key in config:
+        if isinstance(key, str) and key not in KEYS and (meant := nearest(key, KEYS)) and meant[0] not in config:
+            message = f'The config\'s "{key}" is no key that DeepSpeed knows, and "{meant[0]}" is not there: it counts '
+            message += f"{engine.gradient_accumulation_steps()} accumulation steps."
+            yield seen("unknown-config-key", message, fix=f'Write "{meant[0]}" in place of "{key}".')
 
 
 def _normalises(module: Any) -> bool:

@@ -24,6 +24,7 @@ class Bench:
         self.task, self.stage, self.rank, self.world = task, stage, rank, world
         self.engines: list[Any] = []
         self.loader: Any = None
+        torch.manual_seed(0)
 
     def config(self, **changes: Any) -> dict[str, Any]:
         basic = {
