@@ -45,6 +45,7 @@ A CODE is one of these entries of `dsaccum explain`:
   --steps N                 optimizer steps ({optimizer_steps})
   --seed N                  of the weights and of the order of samples ({seed})
   --mended                  train each mistake once more, put right
+  --watch                   look on with the live observer, and say what it sees
   --oracle                  train the full batch with plain PyTorch beside them
   --output FOLDER           where the files go; a new folder dsaccum-export-1, -2, ... unless given
   --format FORMAT           text or json, of what is printed
@@ -88,7 +89,8 @@ def run(words: list[str]) -> int:
     if options.output is not None:
         refuse_foreign(options.output)
     with closing(Runner()) as runner:
-        comparison = _train(codes, setting, runner, oracle=options.oracle, mended=options.mended)
+        wishes = {"mended": options.mended, "watch": options.watch}
+        comparison = _train(codes, setting, runner, oracle=options.oracle, **wishes)
         machine = runner.machine
     say(as_json(as_dict(comparison, machine)) if options.format == "json" else f"{comparison}\n")
     folder = export(comparison, options.output, machine)  # last: what was measured is printed even on a full disk
@@ -105,7 +107,7 @@ def every(setting: Setting) -> list[str]:
     return [code for code, reason in reasons.items() if not reason]
 
 
-def _train(codes: list[str], setting: Setting, runner: Runner, *, oracle: bool, mended: bool) -> Comparison:
+def _train(codes: list[str], setting: Setting, runner: Runner, *, oracle: bool, **wishes: bool) -> Comparison:
     """One comparison of them all; they are trained a press after the other."""
     from dsaccum_helpers.training.comparison import MOST_MISMATCHES, Comparison, compare
     from dsaccum_helpers.training.events import ORACLE
@@ -114,8 +116,8 @@ def _train(codes: list[str], setting: Setting, runner: Runner, *, oracle: bool, 
     results: list[RunResult] = []
     for place, press in enumerate(presses):
         progress = _Progress(f"{place + 1} of {len(presses)}: " if len(presses) > 1 else "")
-        besides = {"oracle": oracle and place == 0, "mended": mended}
-        done = compare(*press, setting=setting, runner=runner, progress=progress, **besides)
+        first = oracle and place == 0
+        done = compare(*press, setting=setting, runner=runner, progress=progress, oracle=first, **wishes)
         progress.line.clear()
         results += [result for result in done.results if place == 0 or result.code not in (ORACLE, MATCHED.code)]
     return Comparison(setting, results)
@@ -146,7 +148,7 @@ def _parser() -> argparse.ArgumentParser:
     for option, (name, kind) in OPTIONS.items():
         parser.add_argument(option, dest=name, type=kind)
     parser.add_argument("--all", action="store_true")
-    for option in ("--mended", "--oracle"):
+    for option in ("--mended", "--watch", "--oracle"):
         parser.add_argument(option, action="store_true")
     parser.add_argument("--output")
     parser.add_argument("--format", choices=("text", "json"), default="text")

@@ -127,7 +127,8 @@ class GuessPanel:
         self.setting = self.setting.change(zero_stage=self.stage.value, processes=self.processes.value)
         runnable(self.entry.code, self.setting)
         self.guess = Guess(self.entry, self.setting, read(self.ratio.value), read(self.steps.value))
-        self.press = Press(self.setting, with_mended([self.entry.code]), self._get_runner, self._show)
+        codes = with_mended([self.entry.code])
+        self.press = Press(self.setting, codes, self._get_runner, self._show, to_the_end=True, watch=True)
         self.answer.value = ""
         self.button.disabled, self.stop_button.disabled = True, False
         self.status.value = message("Training the right run, the mistake and the mended one.")
@@ -169,6 +170,7 @@ class GuessPanel:
         mended = self.entry.mended_source()
         parts = [table("Guessed, predicted, measured", head, self.guess.lines())]
         parts.append(f"<p><strong>Why:</strong> {escape(self.entry.consequence)}</p>")
+        parts.append(f"<p><strong>Seen live:</strong> {escape(self.guess.seen)}</p>")
         parts.append(f"<p><strong>Mended:</strong> {escape(self.entry.remedy)} {escape(self.guess.mended)}</p>")
         parts += [f"<pre>{escape(mended)}</pre>"] if mended else []
         self.answer.value = "".join(parts)

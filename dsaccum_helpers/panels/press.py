@@ -20,7 +20,7 @@ class Press:
     """The runs of one press, from the click to the last picture.
 
     ``show(press)`` is called on the drawing thread, at the start, whenever there is news, and once when all is over;
-    ``press.over`` tells. ``error`` is one sentence, or empty. Nothing here raises into a thread.
+    ``press.over`` tells. ``wishes``: those of ``Runner.start``. ``error`` is one sentence, or empty. Nothing here raises into a thread.
     """
 
     def __init__(
@@ -31,8 +31,10 @@ class Press:
         show: Callable[[Press], None],
         *,
         oracle: bool = False,
+        **wishes: bool,
     ) -> None:
-        self.setting, self.codes, self.get_runner, self.show, self.oracle = setting, codes, get_runner, show, oracle
+        self.setting, self.codes, self.get_runner, self.show = setting, codes, get_runner, show
+        self.oracle, self.wishes = oracle, wishes
         self.runs: list[Any] = []
         self.comparison: Comparison | None = None
         self.machine: dict[str, Any] = {}
@@ -70,7 +72,7 @@ class Press:
 
     def _follow_runs(self) -> None:
         runner = self.get_runner()
-        runs = plan(self.setting, self.codes, runner, oracle=self.oracle)
+        runs = plan(self.setting, self.codes, runner, oracle=self.oracle, **self.wishes)
         self.machine, self.warning = dict(runner.machine), runner.warning(self.setting)
         self.comparison, self.runs = Comparison(self.setting, [run.result for run in runs]), runs
         if self.stopped:  # pressed while the processes were still being prepared

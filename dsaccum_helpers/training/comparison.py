@@ -136,7 +136,12 @@ class Comparison:
             f"{row.code:30}{row.quantity:24}{number(row.predicted):>12}{number(row.measured):>12}  {agreement(row)}"
             for row in self.rows()
         ]
-        return "\n".join(lines + [f"{result.code:30}{result.sentence}" for result in self.results])
+        for result in self.results:
+            lines.append(f"{result.code:30}{result.sentence}")
+            if result.seen is not None:
+                said = ", ".join(f"{one['code']} ({one['severity']})" for one in result.seen)
+                lines.append(f"{'':30}Seen live: {said or 'nothing'}.")
+        return "\n".join(lines)
 
 
 def leaves_right_run(code: str) -> bool:

@@ -10,6 +10,10 @@ from dsaccum_helpers.mismatches.mended import SUFFIX
 from dsaccum_helpers.setting import Setting, SettingError
 from dsaccum_helpers.training.comparison import Comparison, Row, number
 
+SAME = 1e-6
+"""How far two fp32 weights may part by the order of their sums alone."""
+#: What says no more than the others.
+_LEFT_OUT = ("samples used", "distance of the weights")
 CLOSE = 0.05
 """A guessed ratio is right when it differs by at most this share from the measured one."""
 
@@ -28,10 +32,12 @@ class Guess:
         self.comparison: Comparison | None = None
 
     def rows(self) -> list[tuple[Row, float | None]]:
-        """The measured rows that were guessed at, each with the guess."""
+        """The measured rows, each with the guess; those that were not asked for have none."""
         assert self.comparison is not None
-        named = {row.quantity: row for row in self.comparison.rows(self.entry.code)}
-        return [(named["× first gradient norm"], self.ratio), (named["optimizer steps"], self.steps)]
+        asked = {"× first gradient norm": self.ratio, "optimizer steps": self.steps}
+        rows = [row for row in self.comparison.rows(self.entry.code) if row.quantity not in _LEFT_OUT]
+        rows = [row for row in rows if row.quantity in asked or row.measured is not None]
+        return [(row, asked.get(row.quantity)) for row in rows]
 
     def lines(self) -> list[tuple[str, str, str, str, str]]:
         """For each quantity: its name, the guess, the prediction, the measured value, the word for the guess."""
@@ -57,17 +63,34 @@ class Guess:
         assert self.comparison is not None
         rows = {row.quantity: row.measured for row in self.comparison.rows(self.entry.code + SUFFIX)}
         ratio, steps = rows["× first gradient norm"], rows["optimizer steps"]
-        return f"Measured: first gradient norm × {_two(ratio)}, {_two(steps)} optimizer steps."
+        expected = self.comparison.result(self.entry.code + SUFFIX).expected
+        text = f"Measured: first gradient norm × {_two(ratio)}, {_two(steps)} optimizer steps"
+        if expected is None or expected.difference is None:
+            return f"{text}."
+        if expected.difference <= SAME:
+            return f"{text}, every weight at the end as in plain PyTorch."
+        return f"{text}, weights up to {expected.difference:.0e} from plain PyTorch."
+
+    @property
+    def seen(self) -> str:
+        """What the live observer said of the wrong run, and that it was silent at the mended one, in one sentence."""
+        assert self.comparison is not None
+        wrong, right = (self.comparison.result(code) for code in (self.entry.code, self.entry.code + SUFFIX))
+        if wrong.seen is None:
+            return "there was no engine to watch."
+        said = [f"{one['code']} ({one['severity']})" for one in wrong.seen] or [self.entry.not_watched or "nothing"]
+        alarms = [one["code"] for one in right.seen or () if one["severity"] != "note"]
+        return f"{', '.join(said)}. At the mended run: {', '.join(alarms) or 'nothing'}."
 
     def __str__(self) -> str:
         """The answer as text."""
         if self.comparison is None:
             return f"{self.entry.code}: not run yet."
         head = ("", "you", "predicted", "measured", "")
-        table = ["{:24}{:>10}{:>11}{:>10}  {}".format(*line).rstrip() for line in (head, *self.lines())]
+        table = ["{:28}{:>8}{:>11}{:>10}  {}".format(*line).rstrip(" –") for line in (head, *self.lines())]
         words = self.comparison.result(self.entry.code).engine_words
         stopped = [f"DeepSpeed: {words}"] if words else []
-        return "\n".join([self.verdict, *table, *stopped, f"Mended. {self.mended}"])
+        return "\n".join([self.verdict, *table, *stopped, f"Seen live: {self.seen}", f"Mended. {self.mended}"])
 
 
 def _number(name: str, value: Any) -> float | None:

@@ -22,7 +22,8 @@ def test_a_guess_is_run_for_real_and_answered(runner: Runner, capsys: pytest.Cap
     assert lines["optimizer steps"][2:] == ["3", "3", "3", "right"]
     assert lines["× first gradient norm"][4] == "2"
     assert lines["× first gradient norm"][5] == lines["× first gradient norm"][6] != "2"
-    assert "Mended. Measured: first gradient norm × 1, 6 optimizer steps." in said
+    assert "Seen live: guarded-engine-step (error). At the mended run: nothing." in said
+    assert "Mended. Measured: first gradient norm × 1, 6 optimizer steps, every weight at the end as in plain" in said
     assert panel.stage.value == 1
     assert panel.picture.png.startswith(b"\x89PNG")
     assert "guarded-engine-step:mended: loss" in panel.picture.alt

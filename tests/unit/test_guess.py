@@ -40,8 +40,11 @@ def judged(ratio: Any, steps: Any, norm: float = 0.5) -> Guess:
 )
 def test_a_guess_is_right_within_five_per_cent_and_steps_exactly(ratio: Any, steps: Any, words: list[str]) -> None:
     guess = judged(ratio, steps)
-    assert [line[-1] for line in guess.lines()] == words
-    assert [line[3] for line in guess.lines()] == ["0.25", "2"]
+    lines = {line[0]: line for line in guess.lines()}
+    asked = [lines["× first gradient norm"], lines["optimizer steps"]]
+    assert [line[-1] for line in asked] == words
+    assert [line[3] for line in asked] == ["0.25", "2"]
+    assert lines["samples per step"][1:] == ("–", "8", "8", "–")
     right = "your guess is right" in guess.verdict
     assert right == ("right" in words and "not yet" not in words)
     assert "Mended. Measured: first gradient norm × 1, 2 optimizer steps." in str(guess)
