@@ -12,9 +12,7 @@ from dsaccum_helpers.mismatches import CATALOGUE
 OUT = Path(__file__).resolve().parents[1] / "docs" / "frameworks.md"
 BEGIN, END = "<!-- framework table: begin -->\n", "<!-- framework table: end -->"
 NAMES = {"accelerate_loop": "Accelerate", "transformers_trainer": "Trainer", "lightning_module": "Lightning"}
-HEAD = (
-    "| framework | setting | what happens | steps | first gradient norm | `dsaccum watch` | `dsaccum check` |"
-)
+HEAD = "| framework | setting | what happens | steps | first gradient norm | `dsaccum watch` | `dsaccum check` |"
 
 
 def table(train: Callable[[FrameworkRun], ProgramResult]) -> str:

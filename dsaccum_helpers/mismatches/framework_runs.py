@@ -11,7 +11,8 @@ TYPE_CHECKING = False  # type checkers read this name as true; importing it from
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["AUTO", "MICRO_BATCH_SIZE", "OPTIMIZER_STEPS", "FrameworkRun", "Shown", "accelerate", "lightning", "trainer"]
+__all__ = ["AUTO", "MICRO_BATCH_SIZE", "OPTIMIZER_STEPS", "FrameworkRun", "Shown"]
+__all__ += ["accelerate", "differing", "lightning", "trainer"]
 
 #: What a right run means: 4 samples x 4 micro-batches for each of 6 optimizer steps, on each process.
 MICRO_BATCH_SIZE, ACCUMULATION_STEPS, OPTIMIZER_STEPS = 4, 4, 6
@@ -87,3 +88,9 @@ def lightning(config: dict[str, Any], accumulation_steps: int = 4, **script: Any
     rest = {"zero_optimization": {"stage": 2}, "zero_allow_untested_optimizer": True}
     arguments = {"accumulate_grad_batches": accumulation_steps}
     return FrameworkRun("lightning_module", {**rest, **config}, arguments, script, accumulation_steps)
+
+
+def differing(key: str, value: Any, argument: str, wanted: Any, mended: dict[str, Any]) -> Shown:
+    """A config whose ``key`` is not what the Trainer's argument wants, and a config that is."""
+    what = f"{key} {value} in the config, {wanted} by the arguments"
+    return Shown(what, trainer({**AUTO, key: value}), trainer(mended), f"- ds {key}={value} vs hf {argument}={wanted}")

@@ -10,7 +10,7 @@ from dsaccum_helpers.effective.world import whole
 from dsaccum_helpers.findings import Fix
 from dsaccum_helpers.job import Source, by_place
 from dsaccum_helpers.mismatches.entry import Mismatch
-from dsaccum_helpers.mismatches.framework_runs import AUTO, Shown, trainer
+from dsaccum_helpers.mismatches.framework_runs import AUTO, differing
 from dsaccum_helpers.mismatches.layers import accumulation_owners, counted
 from dsaccum_helpers.mismatches.trainer_defaults import default
 
@@ -61,30 +61,10 @@ class TrainerDisagrees(Mismatch):
     explains = ("accumulation-key-missing",)
     rank = 4
     programs = (
-        Shown(
-            "micro-batch 8 in the config, 4 in the arguments",
-            trainer({**AUTO, MICRO: 8}),
-            trainer(AUTO),
-            "- ds train_micro_batch_size_per_gpu=8 vs hf per_device_train_batch_size=4",
-        ),
-        Shown(
-            "8 accumulation steps in the config, 4 in the arguments",
-            trainer({**AUTO, STEPS: 8}),
-            trainer({TRAIN: 16, MICRO: 4, STEPS: 4}),
-            "- ds gradient_accumulation_steps=8 vs hf gradient_accumulation_steps=4",
-        ),
-        Shown(
-            "train batch 32 in the config, 4 x 4 x 1 by the arguments",
-            trainer({**AUTO, TRAIN: 32}),
-            trainer({TRAIN: "auto", MICRO: "auto", STEPS: 4}),
-            "- ds train_batch_size=32 vs hf train_batch_size (calculated)=16",
-        ),
-        Shown(
-            "clipping at 1.0 in the config, none in the arguments",
-            trainer({**AUTO, "gradient_clipping": 1.0}),
-            trainer({**AUTO, "gradient_clipping": 0.0}),
-            "- ds gradient_clipping=1.0 vs hf max_grad_norm=0.0",
-        ),
+        differing(MICRO, 8, PAIRS[MICRO], 4, AUTO),
+        differing(STEPS, 8, PAIRS[STEPS], 4, {TRAIN: 16, MICRO: 4, STEPS: 4}),
+        differing(TRAIN, 32, PAIRS[TRAIN], 16, {**AUTO, STEPS: 4}),
+        differing("gradient_clipping", 1.0, "max_grad_norm", 0.0, {**AUTO, "gradient_clipping": 0.0}),
     )
 
     def check(self, job: Job) -> Iterable[Finding]:
