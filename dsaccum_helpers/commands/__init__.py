@@ -1,4 +1,4 @@
-"""The command line: ``dsaccum check``, ``explain``, ``compare`` and ``verify``.
+"""The command line: ``dsaccum check``, ``explain``, ``compare``, ``verify`` and ``watch``.
 
 Options are read by hand and each command loads what it needs when it is called: ``dsaccum check ds_config.json`` has
 the time of a few imports. Whatever a person gives, the answer is a report or one line that says what is off.
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMANDS", "REPORT_IT", "USAGE", "complain", "main", "say"]
 
-COMMANDS = ("check", "explain", "compare", "verify")
+COMMANDS = ("check", "explain", "compare", "verify", "watch")
 REPORT_IT = "Please report it with what you gave; DSACCUM_DEBUG=1 shows where it happened."
 USAGE = """\
 dsaccum: do batch and accumulation settings of a DeepSpeed training agree?
@@ -26,6 +26,7 @@ dsaccum: do batch and accumulation settings of a DeepSpeed training agree?
   dsaccum explain [CODE]     what can be wrong, as a list, or one entry of it
   dsaccum compare CODE ...   train the right setting and mistakes side by side, and see what each does
   dsaccum verify             prove on this machine that accumulation is the full batch, with the versions there are
+  dsaccum watch SCRIPT ...   run your own training script, and see where its accumulation is wrong
 
   dsaccum check --help       all options
   dsaccum --version          the version of dsaccum

@@ -257,7 +257,8 @@ def _sum(case: Case) -> Seen | None:
         return seen("clipping-hides-scale", message, [case.place])
     fix = f"engine.backward(loss / {case.count}, scale_wrt_gas=False), or leave scale_wrt_gas out."
     title = "Nobody divides the loss by the accumulation steps"
-    return seen("caller-owned-boundary", message, [case.place], fix=fix, title=title)
+    does = f"Every gradient is {case.count} times too large."
+    return seen("caller-owned-boundary", message, [case.place], fix=fix, title=title, consequence=does)
 
 
 def _lost(case: Case) -> Seen | None:

@@ -201,10 +201,12 @@ class Watch:
             one.step = one.step or int(self.engine.global_steps)
             one.rank = self.facts.rank
             if old is None:
+                one.message += f" First seen at optimizer step {one.step}, rank {one.rank}."
                 self.found.append(one)
                 self.probe.suspicious = self.probe.world == 1
             elif _ORDER.index(one.severity) < _ORDER.index(old.severity):
                 one.times = old.times + 1
+                one.message += f" First seen at optimizer step {one.step}, rank {one.rank}."
                 self.found[self.found.index(old)] = one
             else:
                 old.times += 1

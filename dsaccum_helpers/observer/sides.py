@@ -69,7 +69,8 @@ def beside(case: Case, main: Seen | None) -> Iterator[Seen]:
         hides = [f"gradient_clipping {facts.clip:g}"] if facts.clip > 0 else []
         hides += [facts.optimizer] if any(word in facts.optimizer.lower() for word in _SCALE_FREE) else []
         if hides:
-            message = f"The gradient's scale is wrong, and the loss may not show it: {' and '.join(hides)} hide it."
+            message = "The gradient's scale is wrong, and the loss may not show it: it is hidden by "
+            message += f"{' and '.join(hides)}."
             found = seen("clipping-hides-scale", message)
             found.because_of = main.code
             yield found
@@ -159,11 +160,13 @@ class Wanted:
         if case.gas == 1 and case.count == 1 and wanted > real and wanted % each == 0:
             message += f" Accumulation was never switched on: {wanted // each} accumulation steps would be needed."
             fix = f"gradient_accumulation_steps {wanted // each} in the config that the engine is given."
-            yield seen("accumulation-key-missing", message, [case.place], severity="error", fix=fix)
+            does = "The engine updates after every micro-batch."
+            yield seen("accumulation-key-missing", message, [case.place], severity="error", fix=fix, consequence=does)
         else:
             fix = f"Numbers whose product is {wanted}: micro-batch x accumulation steps x {case.world}."
             title = "An update is not made of the samples that are wanted"
-            yield seen("batch-product-mismatch", message, [case.place], title=title, fix=fix)
+            does = "Every update averages over another number of samples than is meant."
+            yield seen("batch-product-mismatch", message, [case.place], title=title, fix=fix, consequence=does)
 
 
 class Schedule:

@@ -50,9 +50,11 @@ class Cases:
     def catalogue(self, stages: tuple[int, ...], mended: tuple[int, ...]) -> None:
         """The runs of all entries."""
         for code, entry in {"matched": MATCHED, **RUNNABLE}.items():
+            if entry.refused or entry.severity == "note":
+                continue  # there is no engine to watch, or nothing that an engine does is wrong
             for stage in stages:
                 self._entry(f"wrong {code} {stage}", entry, stage)
-            if code != "matched" and not entry.refused:
+            if code != "matched":
                 for stage in mended:
                     self._entry(f"mended {code} {stage}", find(f"{code}:mended"), stage)
 
@@ -60,9 +62,6 @@ class Cases:
         setting = Setting("digits", MICRO, COUNT, self.processes, zero_stage=stage, optimizer_steps=UPDATES)
         if entry.needs(setting):
             self.seen[name] = {"needs": entry.needs(setting)}
-            return
-        if entry.refused:
-            self.seen[name] = {"refused": True}
             return
         with self.case(name) as seen:
             task = entry.prepare(load_task(setting.task))
