@@ -34,8 +34,9 @@ class AccumulationDtype(Mismatch):
     symptom = "No message. The gradient norm falls slowly as gradient_accumulation_steps grows at the same batch."
     cause = "Without data_types.grad_accum_dtype, DeepSpeed adds the micro-batches' gradients up in the model's type."
     consequence = (
-        "The summed gradient is off by 0.3 % with 4 bf16 micro-batches, 0.9 % with 64, 1.7 % with 512 and 9.6 % with "
-        '2048; with "grad_accum_dtype": "fp32" by nothing at stages 2 and 3 and by 0.2 % at stage 1 (measured).'
+        "The summed gradient is off by 0.3 % with 4 bf16 micro-batches, 0.9 % with 64, 2 to 4 % with 512 and 9.6 % "
+        'with 2048; with "grad_accum_dtype": "fp32" by nothing at stages 2 and 3 and by 0.2 % at stage 1 (measured on '
+        "one process; what several processes exchange is rounded once more)."
     )
     remedy = '"data_types": {"grad_accum_dtype": "fp32"}, at ZeRO stage 1, 2 or 3.'
     learn = "notebooks/02_matched_or_mismatched.ipynb"

@@ -30,8 +30,9 @@ class ClippingInsideWindow(Mismatch):
     symptom = "No message. The norm that is logged is that of an unfinished sum."
     cause = "clip_grad_norm_ stands in the loop over micro-batches, without asking whether the window is complete."
     consequence = (
-        "ZeRO-0 and 1 rescale the running sum in every micro-batch (weights 0.006 to 0.08 away from those of one clip "
-        "of the whole window, measured); ZeRO-2 and 3 keep their gradients elsewhere, so nothing is clipped."
+        "ZeRO-0 rescales the running sum in every micro-batch, ZeRO-1 in all but the last (weights 0.006 to 0.08 away "
+        "from those of one clip of the whole window, measured); ZeRO-2 and 3 keep their gradients elsewhere, so "
+        "nothing is clipped."
     )
     remedy = "gradient_clipping in the DeepSpeed config; under Accelerate clip only if accelerator.sync_gradients."
     learn = "notebooks/02_matched_or_mismatched.ipynb"

@@ -26,7 +26,10 @@ class PipelineTrainBatch(Mismatch):
     title = "train_batch() is taken for one micro-batch"
     symptom = "TypeError: 'DataLoader' object is not an iterator; StopIteration; or, silently, N times the updates."
     cause = "PipelineEngine.train_batch(data_iter) pulls accumulation-steps micro-batches itself and updates once."
-    consequence = "A loop over micro-batches around it makes accumulation-steps updates out of what is counted as one."
+    consequence = (
+        "A loop over micro-batches around it makes accumulation-steps updates out of what is counted as one: the data "
+        "are read so many times, and the schedule is at its end after 1/N of the calls (measured)."
+    )
     remedy = (
         "One call for each optimizer step, fed iter(RepeatingLoader(loader)): len(loader) // accumulation steps calls."
     )
