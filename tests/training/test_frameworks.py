@@ -193,6 +193,13 @@ def test_lightning_divides_once_more(steps: int, processes: int, train: Train) -
     assert divided.gradient_norms[0] * steps**2 == pytest.approx(result.right_gradient_norms[0], rel=1e-6)
 
 
+@pytest.mark.parametrize("stage", [0, 1, 3])
+def test_lightning_divides_at_every_stage(stage: int, train: Train) -> None:
+    result = train(lightning({"zero_optimization": {"stage": stage}}, 4, cuda_check=False))
+    assert result.gradient_norms[0] * 4 == pytest.approx(result.right_gradient_norms[0], rel=1e-6)
+    assert result.codes == ["loss-divided-twice"]
+
+
 def test_missing_key_leaves_the_trainer_right_and_the_engine_wrong(train: Train) -> None:
     result = train(trainer({"train_micro_batch_size_per_gpu": "auto"}))
     assert (result.samples, result.engine_samples, result.engine_accumulation_steps) == (96, 24, 1)

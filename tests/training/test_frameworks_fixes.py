@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from dsaccum_helpers.batch import KEYS
 from dsaccum_helpers.findings import Fix
-from dsaccum_helpers.frameworks import FrameworkRun, Shown, check_arguments, run_program
+from dsaccum_helpers.frameworks import FrameworkRun, ProgramResult, Shown, check_arguments, run_program
 from dsaccum_helpers.mismatches import CATALOGUE
 from dsaccum_helpers.mismatches.framework_runs import MICRO_BATCH_SIZE
 
@@ -37,6 +39,8 @@ def apply(run: FrameworkRun, fix: Fix) -> FrameworkRun:
             arguments = put(arguments, rest, value)
         elif owner == "plugin":
             script = {**script, owner: put(script.get(owner, {}), rest, value)}
+        elif owner == "environment":
+            script = {**script, owner: put(script.get(owner, {}), rest, str(value))}
         elif owner == "accelerate":
             script = {**script, "yaml": put(script["yaml"], rest, value)}
         elif name == "loader.has_batch_size":
@@ -52,13 +56,30 @@ def apply(run: FrameworkRun, fix: Fix) -> FrameworkRun:
     return run._replace(config=config, arguments=arguments, script=script)
 
 
+Train = Callable[[FrameworkRun], ProgramResult]
+
+
+@pytest.fixture(scope="module")
+def train() -> Train:
+    """Several fixes come to the same run, which is trained once."""
+    known: dict[str, ProgramResult] = {}
+
+    def run(wanted: FrameworkRun) -> ProgramResult:
+        key = json.dumps(wanted, sort_keys=True)
+        if key not in known:
+            known[key] = run_program(wanted)
+        return known[key]
+
+    return run
+
+
 @pytest.mark.parametrize(("shown", "fix"), OFFERED, ids=[f"{shown.what}: {fix.description}" for shown, fix in OFFERED])
-def test_run_after_the_fix_is_the_full_batch(shown: Shown, fix: Fix) -> None:
+def test_run_after_the_fix_is_the_full_batch(shown: Shown, fix: Fix, train: Train) -> None:
     run = apply(shown.wrong, fix)
     batch = check_arguments(run).batch["train_batch_size"]
     # A fix may keep the config and change the argument: then another batch is meant.
     run = run._replace(accumulation_steps=batch // MICRO_BATCH_SIZE)
-    result = run_program(run)
+    result = train(run)
     assert (result.ended, result.words) == ("finished", "")
     assert (result.optimizer_steps, result.samples) == (6, 6 * batch)
     assert result.gradient_norms == pytest.approx(result.right_gradient_norms, rel=1e-6)
