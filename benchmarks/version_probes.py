@@ -217,6 +217,7 @@ def pipeline(rank: int, processes: int, stage: int) -> dict[str, Any]:
     )
     optimizer, received = recording_optimizer(module.parameters())
     probe.config["train_batch_size"] = MICRO_BATCH * STEPS
+    probe.config["steps_per_print"] = 1000  # 0.15.2 fails without it, behind the update
     engine = deepspeed.initialize(model=module, optimizer=optimizer, config=probe.config)[0]
     received.clear()
     engine.train_batch(iter(probe.batches(STEPS)))
