@@ -30,7 +30,9 @@ class WatchWhileTraining:
 
     def _begin(self, engine: Any, loader: Any) -> None:
         if engine is None:
-            warnings.warn("WatchCallback finds no DeepSpeed engine in this training, and watches nothing.", stacklevel=3)
+            warnings.warn(
+                "WatchCallback finds no DeepSpeed engine in this training, and watches nothing.", stacklevel=3
+            )
             return
         self.watch = watch(engine, loader, **self.options).start()
 
