@@ -8,10 +8,10 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks import check, loop, press
+from benchmarks import check, loop, press, watch
 from benchmarks.report import Table, goals_table, machine
 
-PARTS = {"check": check, "loop": loop, "press": press}
+PARTS = {"check": check, "loop": loop, "press": press, "watch": watch}
 
 
 def say(text: str) -> None:
