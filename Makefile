@@ -77,6 +77,9 @@ benchmark: install-test ## Measure the speed of what a person waits for
 images: install ## Draw the figures of the README and the course from real runs
 	$(PY) -m tools.make_images $(ARGS)
 
+catalogue: install-test ## Write the table of what is done for each mismatch
+	$(PY) -m tools.catalogue_table
+
 known-keys: install ## Read the keys that the installed DeepSpeed knows into the doctor's table
 	$(PY) -m tools.make_known_keys
 
@@ -96,4 +99,4 @@ help: ## Show this list
 		/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: lab install notebooks test lint test-repository test-unit test-bare test-panels test-training test-notebooks test-browser \
-	install-test install-bare chromium format benchmark images known-keys constraints clean clean-all help
+	install-test install-bare chromium format benchmark images catalogue known-keys constraints clean clean-all help

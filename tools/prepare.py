@@ -43,7 +43,9 @@ class Group:
 
 
 GROUPS = {
-    "course": Group("course", ".venv", 3, "the course's packages (about 2 GB, more with CUDA; some minutes)"),
+    "course": Group(
+        "course,frameworks", ".venv", 3, "the course's packages (about 2 GB, more with CUDA; some minutes)"
+    ),
     "test": Group(
         "course,test", ".venv", 3.5, "the packages of the course and its tests (about 2 GB, some minutes)", ("course",)
     ),

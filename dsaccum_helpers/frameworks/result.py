@@ -11,6 +11,8 @@ from typing import Any, Literal
 from dsaccum_helpers.mismatches.framework_runs import FrameworkRun
 
 SET_ASIDE = "Lightning's check for a CUDA GPU was set aside; as shipped it refuses the CPU."
+SAME = 1e-6
+"""How far two fp32 weights may part by the order of their sums alone."""
 REPORT, WEIGHTS, RIGHT_WEIGHTS = "rank{}.json", "weights.npy", "right_weights.npy"
 
 
@@ -56,6 +58,18 @@ class ProgramResult:
     def weight_difference(self) -> float | None:
         """The largest difference of a weight from plain PyTorch, at the end."""
         return None if self.weights is None else float(abs(self.weights - self.right_weights).max())
+
+    @property
+    def summary(self) -> str:
+        """The run in one line, without digits that differ between machines."""
+        if self.ended != "finished":
+            return f"{self.ended}. {' '.join(self.words.split())[:300]}"
+        ratio, difference = self.norm_ratio, self.weight_difference
+        text = f"{self.optimizer_steps} optimizer steps"
+        text += f", first gradient x {ratio:.2f}" if ratio is not None else ""
+        same = difference is not None and difference <= SAME
+        text += f", weights {'as in' if same else 'other than'} plain PyTorch"
+        return text + (f"; seen live: {', '.join(dict.fromkeys(self.codes))}" if self.codes else "")
 
     @property
     def codes(self) -> list[str]:

@@ -39,7 +39,7 @@ class AccumulationDtype(Mismatch):
         "one process; what several processes exchange is rounded once more)."
     )
     remedy = '"data_types": {"grad_accum_dtype": "fp32"}, at ZeRO stage 1, 2 or 3.'
-    learn = "notebooks/02_matched_or_mismatched.ipynb"
+    learn = "notebooks/04_loop_mistakes.ipynb"
     severity = "warning"
     measures_direction = True
 

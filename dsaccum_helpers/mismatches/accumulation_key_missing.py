@@ -36,7 +36,7 @@ class AccumulationKeyMissing(Mismatch):
         "Transformers 5 on the Trainer counts the window itself, and only the engine's sample counts are too small."
     )
     remedy = 'Write "gradient_accumulation_steps": "auto" into the DeepSpeed config.'
-    learn = "notebooks/01_three_numbers.ipynb"
+    learn = "notebooks/05_frameworks.ipynb"
     silences = (
         "batch-product-mismatch",
         "batch-not-divisible",

@@ -59,6 +59,11 @@ class AccumulationOwnerConflict(Mismatch):
     cause = "Accelerate takes the first of JSON, plugin, launch flag, YAML, environment and argument that says a count."
     consequence = "Training runs with another effective batch than the one written in the place that was edited."
     remedy = "Write the count in one place, or the same count in all of them."
+    learn = "notebooks/05_frameworks.ipynb"
+    not_watched = (
+        "The engine has one count, and only the arguments say that another one was meant: `dsaccum check` "
+        "compares them; told the wanted batch, `watch` sees the difference."
+    )
     explains = ("step-unit-confusion",)
     programs = (
         Shown(

@@ -32,6 +32,8 @@ class AutoWithoutLoaderBatch(Mismatch):
     cause = "With batch_sampler, batch_size=None or an IterableDataset that makes its own batches, batch_size is None."
     consequence = "Accelerate stops in prepare(); Lightning stops or tells DeepSpeed a micro-batch of 1."
     remedy = "Write train_micro_batch_size_per_gpu as an integer into the DeepSpeed config."
+    learn = "notebooks/05_frameworks.ipynb"
+    not_watched = "The framework refuses before there is an engine to watch: `dsaccum check` says it."
     silences = ("auto-without-trainer", "batch-value-type", "loader-batch-differs")
     rank = 4
     programs = (

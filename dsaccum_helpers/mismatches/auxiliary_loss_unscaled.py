@@ -34,7 +34,7 @@ class AuxiliaryLossUnscaled(Mismatch):
         "a tenth of the outputs' mean square as auxiliary loss, and 4 micro-batches, it changed by 1 to 4 % (measured)."
     )
     remedy = "Divide the auxiliary loss by the accumulation steps, or pass both undivided and let the engine divide."
-    learn = "notebooks/02_matched_or_mismatched.ipynb"
+    learn = "notebooks/04_loop_mistakes.ipynb"
 
     def check(self, job: Job) -> Iterator[Finding]:
         """Summands with and without a division in a loss that the engine does not scale."""

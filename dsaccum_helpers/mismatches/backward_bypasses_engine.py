@@ -33,7 +33,7 @@ class BackwardBypassesEngine(Mismatch):
         "newer ones do both at ZeRO-1 to 3 and refuse at ZeRO-0."
     )
     remedy = "engine.backward(loss) in place of loss.backward()."
-    learn = "notebooks/02_matched_or_mismatched.ipynb"
+    learn = "notebooks/04_loop_mistakes.ipynb"
     silences = ("loss-divided-twice",)
 
     def check(self, job: Job) -> Iterator[Finding]:

@@ -33,7 +33,7 @@ class BatchNormPerMicroBatch(Mismatch):
         "micro-batches was 4 to 7 % longer or shorter."
     )
     remedy = "A larger micro-batch with fewer accumulation steps, or layers without batch statistics (GroupNorm)."
-    learn = "notebooks/02_matched_or_mismatched.ipynb"
+    learn = "notebooks/04_loop_mistakes.ipynb"
     severity = "warning"
 
     def check(self, job: Job) -> Iterable[Finding]:
@@ -63,6 +63,10 @@ class BatchNormPerMicroBatch(Mismatch):
 
     def needs(self, setting: Setting) -> str | None:
         """A model of layers in a row, and more than one sample to take a variance from."""
+        if setting.dtype != "fp32":
+            return (
+                "torch's BatchNorm refuses what DeepSpeed makes of it in bf16 on the CPU. Smallest fix: dtype 'fp32'."
+            )
         if setting.task != "digits":
             return "The run puts a BatchNorm layer into the model of the digits. Smallest fix: task 'digits'."
         if setting.train_micro_batch_size_per_gpu < 2:

@@ -34,7 +34,7 @@ class CallerOwnedBoundary(Mismatch):
     remedy = (
         "engine.backward(loss / n, scale_wrt_gas=False), or gradient_accumulation_steps 1 with the script's division."
     )
-    learn = "notebooks/02_matched_or_mismatched.ipynb"
+    learn = "notebooks/04_loop_mistakes.ipynb"
     silences = ("loss-divided-twice", "manual-accumulation", "guarded-engine-step", "several-backwards-per-step")
     explains = ("clipping-hides-scale",)
 

@@ -35,6 +35,7 @@ class ClippingHidesScale(Mismatch):
     )
     consequence = "The clipping norm or the optimizer decides the size of every update, not the gradient."
     remedy = "Mend the scale first, then choose the clipping norm for the right gradient."
+    learn = "notebooks/04_loop_mistakes.ipynb"
 
     severity = "warning"
     #: Faults of the gradient's scale; without one of them there is nothing to hide.

@@ -35,7 +35,7 @@ class ClippingInsideWindow(Mismatch):
         "nothing is clipped."
     )
     remedy = "gradient_clipping in the DeepSpeed config; under Accelerate clip only if accelerator.sync_gradients."
-    learn = "notebooks/02_matched_or_mismatched.ipynb"
+    learn = "notebooks/04_loop_mistakes.ipynb"
 
     def check(self, job: Job) -> Iterator[Finding]:
         """Clips in the loop over micro-batches without a question for the boundary."""

@@ -45,6 +45,7 @@ class GenerationBatch(Mismatch):
     cause = "per_device_train_batch_size counts generations, not prompts, and only training processes are counted."
     consequence = "Nothing is trained: the trainer refuses a batch that holds no whole number of groups."
     remedy = "Make per_device_train_batch_size x processes (x steps, from TRL 0.17) a multiple of num_generations."
+    learn = "notebooks/05_frameworks.ipynb"
     rank = 4
     not_reproduced = "It needs TRL, which this project does not install; what TRL refuses is arithmetic alone."
 

@@ -29,6 +29,7 @@ class GuardedEngineStep(Mismatch):
     cause = "The guard of a plain PyTorch loop (if (i + 1) % N == 0) was kept around engine.step()."
     consequence = "N times fewer updates. ZeRO-0 and 3 add up N windows; ZeRO-1 and 2 keep only the last micro-batch."
     remedy = "Call engine.step() after every engine.backward(loss): the engine knows when the window is full."
+    learn = "notebooks/04_loop_mistakes.ipynb"
 
     explains = ("clipping-hides-scale",)
     silences = ("manual-accumulation", "several-backwards-per-step")

@@ -36,7 +36,10 @@ class KnownBadVersion(Mismatch):
         "0.19.8: bf16 at ZeRO-0 begins with Adam one step ahead, and the first update is 0.744 of the right one."
     )
     remedy = "Install a version without the fault."
-    learn = "notebooks/02_matched_or_mismatched.ipynb"
+    learn = "notebooks/04_loop_mistakes.ipynb"
+    not_watched = (
+        "The fault lies in the library, whose arithmetic `watch` takes as it is: `dsaccum verify` shows it as a row."
+    )
     rank = 6
     against_full_batch = True
     #: Measured with Lightning 2.6.6 and DeepSpeed 0.19.8 on the CPU, with Lightning's check for a GPU set aside.

@@ -39,6 +39,7 @@ class LeftoverMicroBatches(Mismatch):
     )
     consequence = "Updates mix two epochs, the last micro-batches are lost, and the schedule is longer than the run."
     remedy = "Make len(loader) a multiple of gradient_accumulation_steps (drop_last on the window, or pad the data)."
+    learn = "notebooks/04_loop_mistakes.ipynb"
     severity = "warning"
 
     def check(self, job: Job) -> Iterable[Finding]:

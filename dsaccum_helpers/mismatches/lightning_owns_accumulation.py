@@ -33,6 +33,8 @@ class LightningOwnsAccumulation(Mismatch):
         "Nothing is trained: Lightning or DeepSpeed refuses the config at fit(), also where the numbers agree."
     )
     remedy = "Take gradient_accumulation_steps and train_batch_size out of the config; set accumulate_grad_batches."
+    learn = "notebooks/05_frameworks.ipynb"
+    not_watched = "Lightning refuses before there is an engine to watch: `dsaccum check` says it."
     silences = (
         "batch-product-mismatch",
         "batch-not-divisible",

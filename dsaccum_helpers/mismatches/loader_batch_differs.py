@@ -33,6 +33,7 @@ class LoaderBatchDiffers(Mismatch):
         "Every update averages over another number of samples than the config claims: twice, with twice the batch."
     )
     remedy = "DataLoader(batch_size=engine.train_micro_batch_size_per_gpu())."
+    learn = "notebooks/04_loop_mistakes.ipynb"
 
     def check(self, job: Job) -> Iterable[Finding]:
         """The loader's batch size against the engine's; else the loader's length against that of the data."""

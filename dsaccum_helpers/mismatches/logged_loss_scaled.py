@@ -31,7 +31,10 @@ class LoggedLossScaled(Mismatch):
     cause = "engine.backward(loss) returns the loss divided by N; some trainers add the window's losses up."
     consequence = "Reporting only: the gradients are those of the loss that went into backward."
     remedy = "Log the loss as the model gives it, before engine.backward."
-    learn = "notebooks/02_matched_or_mismatched.ipynb"
+    learn = "notebooks/04_loop_mistakes.ipynb"
+    not_watched = (
+        "The training is right; what a script logs is its own, and only `dsaccum check` reads the script or the log."
+    )
     severity = "note"
 
     def check(self, job: Job) -> Iterable[Finding]:

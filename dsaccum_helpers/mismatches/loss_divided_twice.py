@@ -29,6 +29,7 @@ class LossDividedTwice(Mismatch):
     cause = "loss / accumulation_steps was carried over from a plain PyTorch loop; engine.backward divides as well."
     consequence = "Every gradient is 1 / accumulation steps of the right one."
     remedy = "engine.backward(loss): leave the division to the engine."
+    learn = "notebooks/04_loop_mistakes.ipynb"
 
     explains = ("clipping-hides-scale",)
     silences = ("unweighted-token-mean",)

@@ -43,6 +43,7 @@ class ManualAccumulation(Mismatch):
     cause = "gradient_accumulation_steps is 1 (or missing), and engine.step() runs after several engine.backward calls."
     consequence = "ZeRO-0 and 3 apply the sum instead of the mean; ZeRO-1 and 2 keep only the last micro-batch."
     remedy = "Put the number into the config and call engine.step() after every engine.backward(loss)."
+    learn = "notebooks/04_loop_mistakes.ipynb"
 
     explains = ("clipping-hides-scale",)
     silences = ("several-backwards-per-step",)

@@ -38,7 +38,7 @@ class MicroBatchSkipped(Mismatch):
         "Decide before the forward pass, on all ranks alike, best in the data set; or give the engine a loss of 0 and "
         "step all the same."
     )
-    learn = "notebooks/02_matched_or_mismatched.ipynb"
+    learn = "notebooks/04_loop_mistakes.ipynb"
 
     def check(self, job: Job) -> Iterator[Finding]:
         """Conditions on the forward pass's own result around backward and step; exceptions that are swallowed."""

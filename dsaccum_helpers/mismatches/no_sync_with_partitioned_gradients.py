@@ -40,7 +40,7 @@ class NoSyncWithPartitionedGradients(Mismatch):
         "no_sync is allowed and changes nothing in the weights."
     )
     remedy = "A newer transformers (4.48) or Accelerate; keep the accumulation steps."
-    learn = "notebooks/02_matched_or_mismatched.ipynb"
+    learn = "notebooks/04_loop_mistakes.ipynb"
     rank = 2
     silences = ("manual-accumulation", "guarded-engine-step")
 

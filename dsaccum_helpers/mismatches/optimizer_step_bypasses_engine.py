@@ -32,7 +32,7 @@ class OptimizerStepBypassesEngine(Mismatch):
         "KeyError."
     )
     remedy = "Call engine.step() after every engine.backward(loss), and nothing else."
-    learn = "notebooks/02_matched_or_mismatched.ipynb"
+    learn = "notebooks/04_loop_mistakes.ipynb"
     silences = ("guarded-engine-step", "manual-accumulation")
     bypasses_engine_step = True
 

@@ -33,7 +33,7 @@ class PipelineTrainBatch(Mismatch):
     remedy = (
         "One call for each optimizer step, fed iter(RepeatingLoader(loader)): len(loader) // accumulation steps calls."
     )
-    learn = "notebooks/02_matched_or_mismatched.ipynb"
+    learn = "notebooks/04_loop_mistakes.ipynb"
     silences = ("manual-accumulation", "guarded-engine-step")
     pipeline = True
 

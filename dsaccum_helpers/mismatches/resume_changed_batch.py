@@ -45,7 +45,7 @@ class ResumeChangedBatch(Mismatch):
         "steps, 45 are made, and the learning rate ends at 27 % of its start in place of 2 %."
     )
     remedy = "Resume with the same numbers, or convert the position and the length of the schedule."
-    learn = "notebooks/01_three_numbers.ipynb"
+    learn = "notebooks/04_loop_mistakes.ipynb"
     severity = "warning"
 
     def check(self, job: Job) -> Iterable[Finding]:

@@ -43,6 +43,7 @@ class SchedulerUnit(Mismatch):
         "with 4 micro-batches each). Made for the micro-batches it has come 1/N of its way when the run ends."
     )
     remedy = "Pass lr_scheduler to deepspeed.initialize, which steps it at each update, and plan it in optimizer steps."
+    learn = "notebooks/04_loop_mistakes.ipynb"
     script_owns_scheduler = True
 
     def check(self, job: Job) -> Iterable[Finding]:

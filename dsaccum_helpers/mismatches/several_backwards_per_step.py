@@ -35,7 +35,7 @@ class SeveralBackwardsPerStep(Mismatch):
         "Accelerate every backward is a step of its own."
     )
     remedy = "Add the losses up and call backward once."
-    learn = "notebooks/02_matched_or_mismatched.ipynb"
+    learn = "notebooks/04_loop_mistakes.ipynb"
 
     def check(self, job: Job) -> Iterator[Finding]:
         """More than one backward between two steps; a loss through a second engine."""

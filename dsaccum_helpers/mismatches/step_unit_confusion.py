@@ -42,7 +42,11 @@ class StepUnitConfusion(Mismatch):
     )
     consequence = "Training itself is right; what is reported, saved or planned by that count is not."
     remedy = "Divide an interval that is meant in micro-batches by gradient_accumulation_steps."
-    learn = "notebooks/01_three_numbers.ipynb"
+    learn = "notebooks/04_loop_mistakes.ipynb"
+    not_watched = (
+        "The training is right; what an interval was meant in is known to the script alone, and `dsaccum check` "
+        "reads it there."
+    )
     severity = "note"
 
     def check(self, job: Job) -> Iterable[Finding]:

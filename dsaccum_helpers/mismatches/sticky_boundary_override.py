@@ -30,7 +30,7 @@ class StickyBoundaryOverride(Mismatch):
         "Off: 0 updates. On: 80 updates of a quarter gradient in place of 20 (measured, accumulation steps 4)."
     )
     remedy = "Set it anew for every micro-batch: True for the last of a window, False for the others."
-    learn = "notebooks/02_matched_or_mismatched.ipynb"
+    learn = "notebooks/04_loop_mistakes.ipynb"
     silences = ("manual-accumulation", "guarded-engine-step", "several-backwards-per-step")
 
     def check(self, job: Job) -> Iterator[Finding]:

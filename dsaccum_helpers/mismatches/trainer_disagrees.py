@@ -50,6 +50,8 @@ class TrainerDisagrees(Mismatch):
     cause = "The same number stands in the DeepSpeed config and in TrainingArguments, and only one of them was changed."
     consequence = "Nothing is trained: the Trainer compares every explicit value at train() and stops."
     remedy = 'Write "auto" for these keys in the DeepSpeed config: the arguments then own them.'
+    learn = "notebooks/05_frameworks.ipynb"
+    not_watched = "The Trainer refuses before there is an engine to watch: `dsaccum check` compares its arguments."
     silences = (
         "batch-product-mismatch",
         "batch-not-divisible",

@@ -33,6 +33,7 @@ class TwoBoundaryCounters(Mismatch):
         "From the second epoch on the scheduler, the logs and checkpoints move at other times than the weights."
     )
     remedy = "Accelerate 1.8.0 or newer, or a number of micro-batches that is a multiple of the accumulation steps."
+    learn = "notebooks/05_frameworks.ipynb"
     silences = ("leftover-micro-batches",)
     rank = 4
     not_reproduced = (

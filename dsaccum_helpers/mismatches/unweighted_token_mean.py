@@ -38,6 +38,7 @@ class UnweightedTokenMean(Mismatch):
         "and by 179 % on two."
     )
     remedy = "Sum the token losses and divide by the tokens of the whole window, over all ranks."
+    learn = "notebooks/04_loop_mistakes.ipynb"
 
     def check(self, job: Job) -> Iterable[Finding]:
         """The data have unequal token counts, and more than one mean is averaged."""

@@ -32,7 +32,7 @@ class ZeroGradInsideWindow(Mismatch):
         "engine.zero_grad() does not harm ZeRO-3 either."
     )
     remedy = "Leave zero_grad() out: engine.step() clears the gradients after each update."
-    learn = "notebooks/02_matched_or_mismatched.ipynb"
+    learn = "notebooks/04_loop_mistakes.ipynb"
 
     def check(self, job: Job) -> Iterator[Finding]:
         """zero_grad in the loop over micro-batches."""

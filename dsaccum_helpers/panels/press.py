@@ -20,7 +20,8 @@ class Press:
     """The runs of one press, from the click to the last picture.
 
     ``show(press)`` is called on the drawing thread, at the start, whenever there is news, and once when all is over;
-    ``press.over`` tells. ``wishes``: those of ``Runner.start``. ``error`` is one sentence, or empty. Nothing here raises into a thread.
+    ``press.over`` tells. ``wishes``: those of ``Runner.start``. ``error`` is one sentence, or empty. Nothing here
+    raises into a thread.
     """
 
     def __init__(

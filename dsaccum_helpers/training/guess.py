@@ -102,9 +102,11 @@ def _number(name: str, value: Any) -> float | None:
 
 
 def _two(value: float | None) -> str:
-    """At most two digits behind the point: what lies below is rounding, and differs between machines."""
+    """At most two digits behind the point, one digit of what is smaller: the rest is rounding, as each machine does."""
     if value is None or not math.isfinite(value):
         return number(value)
+    if 0.0 < abs(value) < 0.005:
+        return f"{value:.0e}"
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 

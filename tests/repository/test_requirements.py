@@ -51,7 +51,7 @@ def test_conda_environment_is_the_course() -> None:
 
 def test_conda_environment_comes_from_conda_forge_and_holds_the_package() -> None:
     assert ENVIRONMENT["channels"] == ["conda-forge"]
-    assert [line for line in ENVIRONMENT["dependencies"] if isinstance(line, dict)] == [{"pip": ["-e ."]}]
+    assert [line for line in ENVIRONMENT["dependencies"] if isinstance(line, dict)] == [{"pip": ["-e .[frameworks]"]}]
 
 
 @pytest.mark.parametrize("extra", ["course", "frameworks", "unit", "test"])
