@@ -88,7 +88,7 @@ class Case:
 
 def main_cause(case: Case) -> Seen | None:
     """The first rule that fits; they stand in the order in which one explains the others."""
-    for rule in (_cleared, _clipped, _skipped, _several, _caller, _override, _by_hand, _twice, _sum, _lost, _drift):
+    for rule in (_cleared, _clipped, _skipped, _several, _caller, _override, _by_hand, _twice, _sum, _drift, _lost):
         found = rule(case)
         if found is not None:
             return found

@@ -63,8 +63,14 @@ class Probe(Outside):
         hooks.wrap(engine, "load_checkpoint", self._load)
         self.hang_outside()
         SHARED.enter(self)
+        if engine.micro_steps % engine.gradient_accumulation_steps() or self._holds_gradients():
+            # What was gathered before the watch began cannot be weighed.
+            self.window.sampled = self.window.gradients = False
         if self.window.gradients:
             self.gradients.start()
+
+    def _holds_gradients(self) -> bool:
+        return any(parameter.grad is not None for parameter in self.engine.module.parameters())
 
     def stop(self) -> None:
         """Take all hooks out."""

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from watch_right import LOOPS
 
 from dsaccum_helpers.mismatches import RUNNABLE
+from tests.training.watch_right import LOOPS
 
 HERE = Path(__file__).parent
 #: What these do is right: only what is printed, or when, is not what was meant. No call of the engine shows it.
@@ -91,12 +91,8 @@ def test_the_finding_points_at_the_persons_line(seen: dict[int, Any], code: str)
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("code", CODES)
 def test_the_mended_run_shows_nothing(seen: dict[int, Any], code: str) -> None:
-    cases = [
-        found
-        for name, found in {**seen[1], **{f"2 {n}": c for n, c in seen[2].items()}}.items()
-        if f"mended {code} " in name and "needs" not in found
-    ]
-    assert all((case["raised"], _loud(case)) == ("", []) for case in cases), cases
+    cases = [seen[1][f"mended {code} {stage}"] for stage in (0, 2)]
+    assert all((case["raised"], _loud(case)) == ("", []) for case in cases if "needs" not in case), cases
 
 
 @pytest.mark.timeout(300)
@@ -112,8 +108,50 @@ def test_a_right_loop_shows_nothing(seen: dict[int, Any], loop: str, processes: 
 
 @pytest.mark.timeout(300)
 def test_watched_weights_are_equal_to_the_bit(seen: dict[int, Any]) -> None:
-    cases = {name: case for cases in seen.values() for name, case in cases.items() if name.startswith("equal")}
-    assert len(cases) == 24
-    for name, case in cases.items():
+    cases = [(name, case) for cases in seen.values() for name, case in cases.items() if name.startswith("equal")]
+    assert len(cases) == 26
+    for name, case in cases:
         assert (case["raised"], case["same"]) == ("", [True, True]), name
         assert case["moved"] > 0.01
+
+
+#: Per loop: stage to the code that is named first, None for nothing.
+ODD: dict[str, dict[int, str | None]] = {
+    "skips_backward": dict.fromkeys(range(4), "micro-batch-skipped"),
+    "steps_twice_in_no_sync": {0: None, 2: "no-sync-with-partitioned-gradients"},
+    "goes_around_the_engine": {0: None, 1: None, 2: None, 3: "known-bad-version"},
+    "flag_kept_false": dict.fromkeys(range(4), "sticky-boundary-override"),
+    "halves": {0: None, 1: "several-backwards-per-step", 2: "several-backwards-per-step", 3: None},
+}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("loop", ODD)
+def test_other_wrong_loops(seen: dict[int, Any], loop: str) -> None:
+    for stage, code in ODD[loop].items():
+        loud = [one["code"] for one in seen[1][f"odd {loop} {stage}"]["findings"] if one["severity"] != "note"]
+        assert loud[:1] == ([code] if code else []), (stage, loud)
+
+
+@pytest.mark.timeout(300)
+def test_ranks_that_drift_apart(seen: dict[int, Any]) -> None:
+    first = seen[2]["odd steps_twice_in_no_sync 0"]["findings"][0]
+    assert (first["code"], first["title"]) == ("no-sync-with-partitioned-gradients", "The ranks drift apart")
+
+
+@pytest.mark.timeout(300)
+def test_an_exception_in_training_passes_through(seen: dict[int, Any]) -> None:
+    case = seen[1]["end exception"]
+    assert (case["raised"], case["same"], case["left"]) == ("", True, True)
+    assert (case["codes"], case["summaries"]) == ([], 1)
+
+
+@pytest.mark.timeout(300)
+def test_the_summary_is_printed_once_and_written_on_request(seen: dict[int, Any]) -> None:
+    case = seen[1]["end report"]
+    (finding,) = case["report"]["findings"]
+    assert (case["raised"], case["summaries"], finding["code"]) == ("", 1, "batch-product-mismatch")
+    assert "32 samples" in finding["message"]
+    assert "64 are wanted" in finding["message"]
+    assert case["report"]["batch"]["train_batch_size"] == 32
+    assert "<" in case["html"]

@@ -8,17 +8,19 @@ watch_right.py, ``equal`` compares the weights with and without the watch bit fo
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn import functional
 from watch_right import COUNT, LOOPS, MICRO, Bench
 
 from dsaccum_helpers import watch
@@ -28,7 +30,7 @@ from dsaccum_helpers.training.loops import Run, make_engine, right_loop
 from dsaccum_helpers.training.tasks import Loader, Stream, load_task
 from dsaccum_helpers.training.worker import join, prepare_process
 
-UPDATES = 8
+UPDATES = 5
 
 
 class Cases:
@@ -36,7 +38,7 @@ class Cases:
         self.rank, self.processes, self.device = rank, processes, device
         self.seen: dict[str, Any] = {}
 
-    @contextmanager
+    @contextlib.contextmanager
     def case(self, name: str) -> Iterator[dict[str, Any]]:
         entry: dict[str, Any] = {"raised": ""}
         start = time.monotonic()
@@ -124,10 +126,57 @@ class Cases:
         """The weights after training, watched and not, with dense and with rare looks."""
         for loop in ("clipped", "bf16", "bf16_summed_in_fp32", "caller_owned", "direct", "checkpointed_reentrant"):
             for stage in stages:
+                if stage == 3 and loop not in ("clipped", "bf16"):
+                    continue  # an engine takes its time there
                 with self.case(f"equal {loop} {stage}") as seen:
                     alone = self._weights(loop, stage, None)
                     seen["same"] = [torch.equal(alone, self._weights(loop, stage, every)) for every in (1, 3)]
                     seen["moved"] = float(alone.std())
+
+    def odd(self, stages: tuple[int, ...]) -> None:
+        """Wrong loops that are no entry's own."""
+        for loop in (skips_backward, steps_twice_in_no_sync, goes_around_the_engine, flag_kept_false, halves):
+            for stage in stages:
+                with self.case(f"odd {loop.__name__} {stage}") as seen:
+                    bench = Bench(load_task("digits"), stage, self.rank, self.processes)
+                    engine = bench.engine()
+                    observer = watch(engine, quiet=True)
+                    try:
+                        with observer:
+                            loop(bench, engine)
+                    finally:
+                        seen["findings"] = [one.to_dict() for one in observer.findings]
+                        engine.destroy()
+
+    def ends(self) -> None:
+        """How a watch ends: with an exception, twice, with a report in a stream."""
+        with self.case("end exception") as seen:
+            bench, mine = Bench(load_task("digits"), 0, self.rank, self.processes), KeyError("mine")
+            engine, said = bench.engine(), io.StringIO()
+            before = _hung(engine)
+            x, y = next(bench.batches())
+            try:
+                with contextlib.redirect_stderr(said), watch(engine) as observer:
+                    engine.backward(functional.cross_entropy(engine(x), y))
+                    raise mine
+            except KeyError as error:
+                seen["same"] = error is mine
+            observer.stop()
+            seen["left"], seen["codes"] = _hung(engine) == before, [one.code for one in observer.findings]
+            seen["summaries"] = said.getvalue().count("dsaccum watch:")
+        with self.case("end report") as seen:
+            bench = Bench(load_task("digits"), 0, self.rank, self.processes)
+            engine, said, stream = bench.engine(), io.StringIO(), io.StringIO()
+            with contextlib.redirect_stderr(said):
+                observer = watch(engine, wanted_train_batch_size=MICRO * COUNT * 2, json=stream).start()
+                for x, y in bench.batches(COUNT):
+                    engine.backward(functional.cross_entropy(engine(x), y))
+                    engine.step()
+                observer.stop()
+                observer.stop()
+            seen["summaries"] = said.getvalue().count("dsaccum watch:")
+            seen["report"], seen["html"] = json.loads(stream.getvalue()), observer.report()._repr_html_()[:200]
+            engine.destroy()
 
     def _weights(self, name: str, stage: int, every: int | None) -> torch.Tensor:
         import deepspeed
@@ -143,6 +192,46 @@ class Cases:
             weights = torch.cat([parameter.detach().float().flatten() for parameter in engine.module.parameters()])
         engine.destroy()
         return weights
+
+
+def skips_backward(bench: Bench, engine: Any) -> None:
+    """One of four micro-batches has no backward, and step() is called all the same."""
+    for i, (x, y) in enumerate(bench.batches()):
+        loss = functional.cross_entropy(engine(x), y)
+        if i % COUNT != 1:
+            engine.backward(loss)
+        engine.step()
+
+
+def steps_twice_in_no_sync(bench: Bench, engine: Any) -> None:
+    """All micro-batches under no_sync, also the last: gradients are never averaged."""
+    for x, y in bench.batches():
+        with engine.no_sync():
+            engine.backward(functional.cross_entropy(engine(x), y))
+        engine.step()
+
+
+def goes_around_the_engine(bench: Bench, engine: Any) -> None:
+    """engine.module in place of engine: ZeRO-3 loses all but the last micro-batch."""
+    for x, y in bench.batches():
+        engine.backward(functional.cross_entropy(engine.module(x), y))
+        engine.step()
+
+
+def flag_kept_false(bench: Bench, engine: Any) -> None:
+    """No update at all."""
+    engine.set_gradient_accumulation_boundary(False)
+    for x, y in bench.batches():
+        engine.backward(functional.cross_entropy(engine(x), y))
+        engine.step()
+
+
+def halves(bench: Bench, engine: Any) -> None:
+    """Each micro-batch in two halves, each with a backward: ZeRO-1 and 2 lose the first at the boundary."""
+    for x, y in bench.batches():
+        for part in (slice(0, MICRO // 2), slice(MICRO // 2, MICRO)):
+            engine.backward(functional.cross_entropy(engine(x[part]), y[part]) * 0.5)
+        engine.step()
 
 
 def _hung(engine: Any) -> list[Any]:
@@ -167,9 +256,12 @@ def main() -> None:
     prepare_process()
     cases = Cases(rank, processes, join(rank, processes, store))
     one = processes == 1
-    cases.catalogue((0, 1, 2, 3), (0, 2) if one else (1,))
+    cases.catalogue((0, 1, 2, 3), (0, 2) if one else ())
     cases.right((0, 1, 2, 3) if one else (0, 2))
     cases.equal((0, 1, 2, 3) if one else (2,))
+    cases.odd((0, 1, 2, 3) if one else (0,))
+    if one:
+        cases.ends()
     (output / f"{processes}.{rank}.json").write_text(json.dumps(cases.seen, indent=1, default=str))
     torch.distributed.destroy_process_group()
 
