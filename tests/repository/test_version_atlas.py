@@ -39,6 +39,10 @@ def measured(release: str, *rows: dict[str, Any], words: str = "", **probes: dic
         ([row("SGD", 1, 5.1), row("SGD", 4, 0.0), row("Adam", 4, 0.0)], "SGD **wrong** 5 in part; Adam right"),
         ([row("SGD", 4, None, words="no file"), row("Adam", 4, None, words="no file")], "refused [1]"),
         (
+            [row("SGD", 4, 0.0), row("SGD", 4, None, processes=2, words="x"), row("Adam", 4, 0.0)],
+            "SGD on 2 processes refused [1]; Adam right",
+        ),
+        (
             [row("SGD", 1, 0.0), row("SGD", 4, None, words="x"), row("Adam", 4, 0.0)],
             "SGD in part refused [1]; Adam right",
         ),
@@ -211,3 +215,19 @@ def test_another_release_in_its_place_is_noticed() -> None:
     version_atlas.take(found, '{"machine": {"versions": {"deepspeed": "0.18.1+local", "torch": "2"}}}')
     version_atlas.take(found, '{"probe": "pipeline ZeRO-1", "ratio": 1.0}')
     assert found["probes"] == {"pipeline ZeRO-1": {"ratio": 1.0}}
+
+
+def test_the_words_of_a_failed_process_are_the_release_s_own_and_short() -> None:
+    notes = Notes()
+    own = "RuntimeError: Output 0 of Split is a view. " + "x" * 400
+    whole = f"A training process failed ({own}). Smallest fix: look at the log of the run, then press Run again."
+    assert notes.mark(whole) == notes.mark(own) == "[1]"
+    assert notes.words == [own[:160]]
+
+
+def test_what_is_refused_in_part_is_judged_by_the_rest() -> None:
+    witness = WITNESSES["ZeRO-2 gradients are too small"]
+    refused = row("SGD", 4, None, processes=2)
+    assert witness(measured("1", row("SGD", 4, 0.0), refused)) is False
+    assert witness(measured("1", row("SGD", 4, 0.09), refused)) is True
+    assert witness(measured("1", refused)) is None
