@@ -439,6 +439,7 @@ def test_adam_begins_one_step_ahead_in_bf16_at_stage_0(finish: Finish) -> None:
         ("pipeline-train-batch", {"zero_stage": 2}, "ZeRO-2 is refused by the pipeline engine"),
         ("pipeline-train-batch", {"task": "language"}, "Smallest fix: task 'digits'."),
         ("batch-norm-per-micro-batch", {"task": "regression"}, "Smallest fix: task 'digits'."),
+        ("batch-norm-per-micro-batch", {"dtype": "bf16"}, "Smallest fix: dtype 'fp32'."),
         ("batch-norm-per-micro-batch", {"train_micro_batch_size_per_gpu": 1}, "One sample has no variance."),
         ("accumulation-dtype", {}, "Smallest fix: dtype 'bf16'."),
         ("known-bad-version", {"dtype": "bf16"}, "optimizer 'Adam' and zero_stage 0."),

@@ -6,6 +6,9 @@ import pytest
 
 from dsaccum_helpers.mismatches import Prediction, find
 from dsaccum_helpers.setting import Setting
+from dsaccum_helpers.training import Comparison, RunResult
+from dsaccum_helpers.training.comparison import leaves_right_run
+from dsaccum_helpers.training.events import Expected
 
 # 24 samples an update in windows of 3 on 2 processes; 11 updates, 33 micro-batches.
 SETTING = Setting(
@@ -106,6 +109,43 @@ def test_one_step_with_an_empty_gradient() -> None:
     assert predicted("known-bad-version", setting).empty_step is True
     assert predicted("known-bad-version:mended", setting).empty_step is False
     assert find("known-bad-version:mended").config(setting)["zero_optimization"] == {"stage": 1}
+
+
+def rows_of(code: str, result: RunResult) -> dict[str, tuple[float | None, float | None, bool | None]]:
+    matched = RunResult("matched", SETTING, ended="finished")
+    rows = Comparison(SETTING, [matched, result]).rows(code)
+    return {row.quantity: (row.predicted, row.measured, row.agrees) for row in rows}
+
+
+def test_what_a_script_reports_is_a_row() -> None:
+    expected = Expected(1.0, 1.0, 1.0, 1.0, first_loss=2.4)
+    result = RunResult("logged-loss-scaled", SETTING, expected=expected, ended="finished", reports=[0.8] * 33)
+    rows = rows_of(result.code, result)
+    assert rows["reports"] == (33, 33, True)
+    assert rows["× first loss, as reported"] == (third, pytest.approx(third), True)
+    seldom = RunResult("step-unit-confusion", SETTING, expected=expected, ended="finished", reports=[0.8, 0.7])
+    assert rows_of(seldom.code, seldom)["reports"] == (1, 2, False)
+    assert rows_of(seldom.code, RunResult(seldom.code, SETTING))["reports"] == (1, None, None), "not over yet"
+
+
+def test_the_direction_of_the_first_update_is_a_row_where_it_was_measured() -> None:
+    expected = Expected(1.0, 1.0, 1.0, 1.0, first_error=0.009)
+    result = RunResult("accumulation-dtype", SETTING, expected=expected, ended="finished", first_error=0.00903)
+    assert rows_of(result.code, result)["error of the first update"] == (0.009, 0.00903, True)
+    result.first_error = 0.0092
+    assert rows_of(result.code, result)["error of the first update"][2] is False
+    result.first_error = None
+    assert "error of the first update" not in rows_of(result.code, result)
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["batch-norm-per-micro-batch", "auxiliary-loss-unscaled:mended", "known-bad-version", "known-bad-version:mended"],
+)
+def test_the_full_batch_is_the_measure_where_the_right_run_is_none(code: str) -> None:
+    assert leaves_right_run(code)
+    assert not leaves_right_run("accumulation-dtype")
+    assert not leaves_right_run("clipping-inside-window:mended")
 
 
 @pytest.mark.parametrize(
