@@ -173,7 +173,7 @@ def runnable(code: str | None, setting: Setting) -> Mismatch:
 
     entry = find(code)
     if entry is not MATCHED and entry.code.removesuffix(":mended") not in _RUNNABLE:
-        reason = entry.not_reproduced or "No run shows it."
+        reason = entry.not_reproduced or "A framework's run shows it, in notebooks/05_frameworks.ipynb."
         raise SettingError(f"{entry.code}: {reason} Smallest fix: one of {', '.join(_RUNNABLE)}.")
     unfit = entry.needs(setting)
     if unfit:

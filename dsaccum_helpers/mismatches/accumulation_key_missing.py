@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from dsaccum_helpers.batch import KEYS
 from dsaccum_helpers.effective import effective
-from dsaccum_helpers.effective.owners import ACCUMULATION, COUNTS, FILLS_ONE, JSON_COUNTS, TRAINERS, uses_deepspeed
+from dsaccum_helpers.effective.owners import (
+    ACCUMULATION,
+    COUNTS,
+    FILLS_ONE,
+    JSON_COUNTS,
+    PER_DEVICE,
+    TRAINERS,
+    uses_deepspeed,
+)
 from dsaccum_helpers.effective.versions import older
 from dsaccum_helpers.effective.world import whole
 from dsaccum_helpers.findings import Fix
@@ -16,6 +24,7 @@ from dsaccum_helpers.mismatches.numbers import owned, product
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import Any
 
     from dsaccum_helpers.effective import Effective
     from dsaccum_helpers.findings import Finding
@@ -88,10 +97,10 @@ class AccumulationKeyMissing(Mismatch):
         if asked is None or asked < 2:
             return
         text = f"{config.file or 'The config'} has no {STEPS}, so the framework writes 1; {source} asks for {asked}."
-        micro, replicas = numbers.micro, numbers.replicas
+        micro, replicas = _micro(job, numbers), numbers.replicas
         if config.get(TRAIN) is not None and micro and replicas:
-            right = {TRAIN: micro.value * asked * replicas, MICRO: micro.value, STEPS: asked}
-            text += f" {product(right, replicas)} is right, and DeepSpeed multiplies {micro.value} x 1 x {replicas}."
+            right = {TRAIN: micro * asked * replicas, MICRO: micro, STEPS: asked}
+            text += f" {product(right, replicas)} is right, and DeepSpeed multiplies {micro} x 1 x {replicas}."
         where = [config.source(STEPS), *(event.source for event in job.said("product-assertion"))]
         fact = _asking(job)
         where += [fact.source] if fact and fact.source.file else []
@@ -129,13 +138,22 @@ def _asked(job: Job, numbers: Effective) -> tuple[int | None, str]:
     return None, ""
 
 
+def _micro(job: Job, numbers: Effective) -> Any:
+    """The micro-batch; what the log multiplied comes before a trainer's default."""
+    if job.config is not None and job.config.get(MICRO) == "auto" and job.fact(PER_DEVICE) is None:
+        for event in job.said("product-assertion"):
+            if whole(event.values.get("micro")):
+                return whole(event.values["micro"])
+    return numbers.micro.value if numbers.micro else None
+
+
 def _fixes(job: Job, numbers: Effective, asked: int) -> list[Fix]:
     """ "auto" for what the framework fills in; else the number, with the product that it makes."""
     assert job.config is not None
     kept = {key: job.config.get(key) for key in (TRAIN, MICRO)}
     argument = {ACCUMULATION: asked} if job.framework in TRAINERS and job.fact(ACCUMULATION) is None else {}
     auto = Fix(f'Add "{STEPS}": "auto" to the config.', {**kept, STEPS: "auto", **argument})
-    micro, replicas = numbers.micro.value if numbers.micro else None, numbers.replicas
+    micro, replicas = _micro(job, numbers), numbers.replicas
     if micro is None:
         return [auto, Fix(f'Add "{STEPS}": {asked} to the config.', {**kept, STEPS: asked})]
     setting = {TRAIN: micro * asked * replicas if replicas else None, MICRO: micro, STEPS: asked}
