@@ -16,7 +16,8 @@ class GradientSum:
     """
 
     def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
-        self.parameters = [parameter for parameter in parameters if parameter.requires_grad]
+        self.every = list(parameters)
+        self.parameters: list[torch.Tensor] = []
         self.handles: list[Any] = []
         self.fresh: dict[int, torch.Tensor] = {}
         self.sums: dict[int, torch.Tensor] = {}
@@ -30,6 +31,7 @@ class GradientSum:
     def start(self) -> None:
         """Hang the hooks in."""
         if not self.handles:
+            self.parameters = [parameter for parameter in self.every if parameter.requires_grad]
             self.handles = [p.register_hook(self._hook(i)) for i, p in enumerate(self.parameters)]
 
     def stop(self) -> None:

@@ -221,7 +221,8 @@ class Probe(Outside):
         if self.gradients.on:
             own = self.gradients.norm(self.group, self.world, getattr(engine, "gradient_average", True))
             closed.seen = self.given if self.given is not None else reported_norm(engine)
-            if closed.seen is not None and own > 1e-12 and not getattr(engine.optimizer, "overflow", False):
+            overflow = getattr(engine.optimizer, "overflow", False)
+            if closed.seen is not None and own > 1e-12 and not overflow and self._comparable():
                 closed.ratio = closed.seen / own
         if not self.window.sampled:
             return
@@ -255,6 +256,17 @@ class Probe(Outside):
             return result
 
         return wrapped
+
+    def _comparable(self) -> bool:
+        """Are the optimizer's norm and ours norms of the same? Not where other ranks hold a part of the model, nor
+        where layers were frozen or thawed since the hooks were hung in.
+        """
+        engine = self.engine
+        parts = getattr(engine, "has_moe_layers", False) or getattr(engine, "sequence_parallel_size", 1) != 1
+        if parts or (getattr(engine, "mpu", None) is not None and not hasattr(engine, "train_batch")):
+            return False
+        trained = [parameter for parameter in engine.module.parameters() if parameter.requires_grad]
+        return len(trained) == len(self.gradients.parameters)
 
     def _new(self) -> Window:
         every = self.sample_every

@@ -503,6 +503,23 @@ def logged_norm(bench: Bench) -> Any:
     return train
 
 
+def thawed(bench: Bench) -> Any:
+    """A layer that is frozen for the first window, while DeepSpeed knows it already."""
+    engine = bench.engine()
+    if bench.stage:
+        return _plain(bench, engine)  # ZeRO wants a gradient of every parameter that it was given
+    engine.module[0].requires_grad_(False)
+
+    def train() -> None:
+        for i, (x, y) in enumerate(bench.batches()):
+            if i == COUNT:
+                engine.module[0].requires_grad_(True)
+            engine.backward(functional.cross_entropy(engine(x), y))
+            engine.step()
+
+    return train
+
+
 LOOPS: dict[str, Callable[[Bench], Any]] = {
     loop.__name__: loop
     for loop in (
@@ -512,6 +529,6 @@ LOOPS: dict[str, Callable[[Bench], Any]] = {
         *(checkpointed, checkpointed_reentrant, bf16, bf16_summed_in_fp32, overflow, last_batch_partial),
         *(deepspeed_loader, scheduler_of_the_engine, scheduler_of_the_script, cleared_between_windows, direct),
         *(two_passes_one_loss, gathered_losses, gradients_kept_local, frozen_batch_norm, loss_in_the_model),
-        *(logged_norm,),
+        *(logged_norm, thawed),
     )
 }
