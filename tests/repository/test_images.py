@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import pytest
 
 from dsaccum_helpers import Comparison
-from dsaccum_helpers.plots import QUANTITIES, alt_text
+from dsaccum_helpers.plots import alt_text
 from tools.make_images import ALT_TEXTS, FIGURES, IMAGES, draw, from_csv, points_csv
 
 README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
@@ -50,7 +50,7 @@ def test_readme_shows_pictures_that_exist_with_words_for_them() -> None:
 @every
 def test_words_have_the_numbers_of_the_points(name: str) -> None:
     comparison = committed(name)
-    assert [result.code for result in comparison.results] == ["oracle", "matched", *FIGURES[name].codes]
+    assert [result.code for result in comparison.results] == FIGURES[name].runs
     assert TEXTS[name] == alt_text(comparison)
     assert points_csv(comparison) == (IMAGES / f"{name}.csv").read_text(encoding="utf-8")
 
@@ -58,11 +58,9 @@ def test_words_have_the_numbers_of_the_points(name: str) -> None:
 @every
 def test_picture_is_what_the_code_draws_from_the_points(name: str) -> None:
     comparison, svg = committed(name), (IMAGES / f"{name}.svg").read_text(encoding="utf-8")
-    png, again = draw(comparison)
+    png, again = draw(FIGURES[name], comparison)
     assert (IMAGES / f"{name}.png").read_bytes()[:24] == png[:24], "another size"
-    for result in comparison.results:
-        for quantity in QUANTITIES:
-            line = f"{result.code} {quantity}"
-            drawn = corners(svg, line)
-            assert len(drawn) > 20, f"{line} is not drawn"
-            assert drawn == pytest.approx(corners(again.decode(), line), abs=0.05), line
+    for line in FIGURES[name].lines():
+        drawn = corners(svg, line)
+        assert len(drawn) > 20, f"{line} is not drawn"
+        assert drawn == pytest.approx(corners(again.decode(), line), abs=0.05), line

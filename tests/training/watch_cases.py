@@ -63,6 +63,8 @@ class Cases:
 
     def _entry(self, name: str, entry: Any, stage: int) -> None:
         setting = Setting("digits", MICRO, COUNT, self.processes, zero_stage=stage, optimizer_steps=UPDATES)
+        if entry.code.startswith("accumulation-dtype"):
+            setting = setting.change(dtype="bf16", gradient_accumulation_steps=64, optimizer_steps=1)
         if entry.needs(setting):
             self.seen[name] = {"needs": entry.needs(setting)}
             return
