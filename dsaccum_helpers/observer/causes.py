@@ -72,7 +72,8 @@ class Case:
         A factor of one half is also how a squared error is written: it must have been written as a division.
         """
         terms = [term for terms in self.closed.terms for term in terms]
-        for number in dict.fromkeys((float(self.gas), float(self.gas * self.world))):
+        # The square: the script divides, and so does a framework above the engine.
+        for number in dict.fromkeys((float(self.gas), float(self.gas * self.world), float(self.gas**2))):
             if number == 1 or not terms:
                 continue
             if all(self.near(term.divided * number, 1.0) for term in terms):

@@ -191,6 +191,7 @@ def test_lightning_divides_once_more(steps: int, processes: int, train: Train) -
     assert result.gradient_norms[0] * steps == pytest.approx(result.right_gradient_norms[0], rel=1e-6)
     divided = train(lightning({}, steps, cuda_check=False, loss="divided")._replace(processes=processes))
     assert divided.gradient_norms[0] * steps**2 == pytest.approx(result.right_gradient_norms[0], rel=1e-6)
+    assert set(divided.codes) == {"loss-divided-twice"}, "divided three times is divided twice too often"
 
 
 @pytest.mark.parametrize("stage", [0, 1, 3])
