@@ -162,7 +162,8 @@ class Recorder:
 
     def final_weights(self) -> torch.Tensor:
         """All fp32 weights, flat, in the order of ``module.parameters()``. Collective."""
-        if self.stage == 0:  # every process has all of them, also where the parameters themselves are bf16
+        # Every process has all of them, also where the parameters themselves are bf16; old releases partition those.
+        if self.stage == 0 and not any(hasattr(parameter, "_hp_mapping") for parameter in self.parameters):
             return torch.cat([tensor.flatten() for tensor in self.local_weights()]).float().cpu()
         from deepspeed.utils import safe_get_full_fp32_param
 

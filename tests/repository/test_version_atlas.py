@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -231,3 +232,14 @@ def test_what_is_refused_in_part_is_judged_by_the_rest() -> None:
     assert witness(measured("1", row("SGD", 4, 0.0), refused)) is False
     assert witness(measured("1", row("SGD", 4, 0.09), refused)) is True
     assert witness(measured("1", refused)) is None
+
+
+def test_a_row_is_judged_by_its_weights_alone() -> None:
+    found: dict[str, Any] = {"release": "0.14.5", "rows": [], "probes": {}, "versions": {}}
+    rows = [
+        {"distance": 0.004, "allowed": 0.05, "gradient_norm": 0.55, "holds": False},
+        {"distance": 0.06, "allowed": 0.05, "gradient_norm": 0.0, "holds": True},
+        {"distance": None, "words": "refused", "holds": False},
+    ]
+    version_atlas.take(found, json.dumps({"rows": rows}))
+    assert [one["holds"] for one in found["rows"]] == [True, False, False]
