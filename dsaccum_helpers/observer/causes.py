@@ -145,8 +145,8 @@ def _several(case: Case) -> Seen | None:
             f"it left entered this update.{case.numbers}"
         )
         return seen("several-backwards-per-step", message, [case.place])
-    if not case.several or not case.counting:
-        return None
+    if not case.several or not case.counting or case.count <= case.window.steps:
+        return None  # a step() for each backward: a large batch that the script cuts into micro-batches
     places = list(dict.fromkeys(backward.place for backward in case.backwards))[:2]
     message = (
         f"backward is called {case.count} times for {case.window.steps} step() calls on the same micro-batches "

@@ -47,6 +47,7 @@ class GradientSum:
 
     def _hook(self, index: int) -> Any:
         def take(gradient: torch.Tensor) -> None:
+            gradient = _dense(gradient)
             # Held, not copied: AccumulateGrad sees the second holder and copies for itself.
             if index in self.fresh:  # checkpointing runs a part of the graph in a backward of its own
                 self.fresh[index] = self.fresh[index] + gradient
@@ -86,6 +87,11 @@ class GradientSum:
         return norm(list(self.sums.values()))
 
 
+def _dense(gradient: torch.Tensor) -> torch.Tensor:
+    # An embedding with sparse=True gives one that most operators refuse.
+    return gradient if gradient.layout == torch.strided else gradient.to_dense()
+
+
 def _single(gradient: torch.Tensor) -> torch.Tensor:
     return gradient if gradient.dtype == torch.float32 else gradient.to(torch.float32)
 
@@ -110,7 +116,7 @@ def given_norm(engine: Any) -> float | None:
     """
     if engine.optimizer is not getattr(engine, "basic_optimizer", None):
         return None
-    return norm([p.grad.detach() for p in engine.module.parameters() if p.grad is not None])
+    return norm([_dense(p.grad.detach()) for p in engine.module.parameters() if p.grad is not None])
 
 
 def reported_norm(engine: Any) -> float | None:

@@ -22,11 +22,16 @@ class Hooks:
         if before is None:
             return
         had, old = name in vars(owner), vars(owner).get(name)
-        wrapper = make(before)
+        call = make(before)
+
+        def wrapper(*words: Any, **options: Any) -> Any:
+            return call(*words, **options)
+
         setattr(owner, name, wrapper)
 
         def undo() -> None:
-            # Who has wrapped it since calls ours, which goes on passing everything through.
+            nonlocal call
+            call = before  # who has wrapped it since still calls ours, which now only passes through
             if vars(owner).get(name) is not wrapper:
                 return
             if had:

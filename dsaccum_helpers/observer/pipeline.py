@@ -23,8 +23,6 @@ class PipelineProbe(Probe):
         self.calls = self.read_in_call = 0
         self.place: Place | None = None
         self.ends_low = 0
-        if getattr(self.engine, "num_stages", 1) > 1 and self.engine.optimizer is not self.engine.basic_optimizer:
-            self.window.gradients = False  # the optimizer's norm is that of all stages, ours that of one
         super().start()
         self.hooks.wrap(self.engine, "train_batch", self._train_batch)
         self.hooks.wrap(self.engine, "_next_batch", self._next_batch)
@@ -64,6 +62,11 @@ class PipelineProbe(Probe):
             return batch
 
         return wrapped
+
+    def _comparable(self) -> bool:
+        # A ZeRO or 16-bit optimizer gives the norm of all stages, and ours is that of one.
+        one_stage = self.engine.num_stages == 1 or self.engine.optimizer is self.engine.basic_optimizer
+        return one_stage and super()._comparable()
 
     def before_update(self) -> None:
         """The gradients of all micro-batches lie in one sum already."""

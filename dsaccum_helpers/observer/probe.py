@@ -102,7 +102,9 @@ class Probe(Outside):
         if module is not self.engine.module or not (module.training and torch.is_grad_enabled()):
             return
         first = first_tensor((*words, *options.values()))
-        pointer = first.data_ptr() if first is not None else 0
+        pointer = 0
+        if first is not None:  # a sparse tensor has no one place in memory
+            pointer = first.data_ptr() if first.layout == torch.strided else id(first)
         # The memory of a tensor that is gone is used again: only one that still lives is the same micro-batch.
         self.same = pointer == self.pointer and self.last is not None and self.last() is not None
         self.pointer, self.last = pointer, None if first is None else weakref.ref(first)
@@ -265,8 +267,8 @@ class Probe(Outside):
         parts = getattr(engine, "has_moe_layers", False) or getattr(engine, "sequence_parallel_size", 1) != 1
         if parts or (getattr(engine, "mpu", None) is not None and not hasattr(engine, "train_batch")):
             return False
-        trained = [parameter for parameter in engine.module.parameters() if parameter.requires_grad]
-        return len(trained) == len(self.gradients.parameters)
+        trained = {id(parameter) for parameter in engine.module.parameters() if parameter.requires_grad}
+        return trained == {id(parameter) for parameter in self.gradients.parameters}
 
     def _new(self) -> Window:
         every = self.sample_every

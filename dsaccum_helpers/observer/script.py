@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.abc
 import importlib.util
-import json
 import os
 import runpy
 import sys
@@ -108,6 +107,8 @@ def run_script(words: Sequence[str], *, module: bool, json_file: str | None, qui
     if importlib.util.find_spec("deepspeed") is None:
         raise DsaccumError('watch needs deepspeed, which is not installed. Smallest fix: pip install "deepspeed".')
     _check(words[0], module)
+    if json_file is not None and not os.path.isdir(os.path.dirname(os.path.abspath(json_file))):
+        raise DsaccumError(f"--json {json_file:.200}: there is no such folder. Smallest fix: --json seen.json.")
     watching = ScriptWatch(**options)
     kept = sys.argv, list(sys.path)
     sys.argv = list(words)
@@ -174,5 +175,6 @@ def _tell(watching: ScriptWatch, json_file: str | None, quiet: bool) -> None:
         engines = f"{len(watching.watches)} engine{'s' * (len(watching.watches) != 1)}"
         print(f"dsaccum watch: {engines}, {steps} optimizer steps. {report}", file=sys.stderr, flush=True)
     if json_file is not None:
-        with open(json_file, "w", encoding="utf-8") as stream:
-            json.dump({**report.to_dict(), "optimizer_steps": steps}, stream, indent=2, default=str)
+        from dsaccum_helpers.observer.session import write_report
+
+        write_report(report, steps, json_file)

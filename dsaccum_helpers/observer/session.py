@@ -35,6 +35,8 @@ def watch(
 ) -> Watch:
     """Observe a live DeepSpeed engine; use as a context manager, or ``start`` and ``stop`` what it returns.
 
+    On several processes every rank must watch, with the same ``sample_every``: what is seen is exchanged at updates.
+
     ``loader``: what the training loop iterates over, to see what is left at its end; a DataLoader is seen without.
     ``wanted_train_batch_size``: samples per optimizer step that are meant; then it is also seen that accumulation was
     never switched on. ``sample_every``: the losses' weights are measured in the first three updates and in each n-th;
@@ -184,7 +186,7 @@ class Watch:
             message = f"The boundary is set to false and stays so ({shown(window.override_place or place)}): {count} "
             message += "micro-batches, and no update at all."
             yield seen("sticky-boundary-override", message, [window.override_place, place])
-        elif window.steps == 0 and self.facts.managed:
+        elif window.steps == 0 and self.facts.managed and engine._is_gradient_accumulation_boundary is None:
             message = f"engine.step() was never called after the last {count} backwards ({shown(place)})."
             yield seen("guarded-engine-step", message, [place])
         elif self.facts.gas > 1 and not any(one.code == "leftover-micro-batches" for one in self.found):
@@ -216,9 +218,20 @@ class Watch:
         if not self.quiet:
             print(f"dsaccum watch: {self.probe.updates} optimizer steps seen. {report}", file=sys.stderr, flush=True)
         if self.json is not None:
-            with contextlib.ExitStack() as stack:
-                stream = self.json
-                if isinstance(stream, str | os.PathLike):
-                    stream = stack.enter_context(open(stream, "w", encoding="utf-8"))
-                updates = {"optimizer_steps": self.probe.updates}
-                stream.write(json_text.dumps({**report.to_dict(), **updates}, indent=2, default=str) + "\n")
+            write_report(report, self.probe.updates, self.json)
+
+
+def write_report(report: Report, steps: int, target: Any) -> None:
+    """The report as JSON, with the number of optimizer steps, into a file or an open stream.
+
+    What cannot be written is said and not raised: the training is over, or on its way out with an error of its own.
+    """
+    text = json_text.dumps({**report.to_dict(), "optimizer_steps": steps}, indent=2, default=str) + "\n"
+    try:
+        with contextlib.ExitStack() as stack:
+            if isinstance(target, str | os.PathLike):
+                target = stack.enter_context(open(target, "w", encoding="utf-8"))
+            target.write(text)
+    except OSError as error:
+        words = f"dsaccum watch: the report cannot be written to {target} ({error.strerror or error}). "
+        print(f"{words}Smallest fix: json= in a folder that is there.", file=sys.stderr, flush=True)

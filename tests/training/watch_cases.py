@@ -138,7 +138,14 @@ class Cases:
 
     def odd(self, stages: tuple[int, ...]) -> None:
         """Wrong loops that are no entry's own."""
-        for loop in (skips_backward, steps_twice_in_no_sync, goes_around_the_engine, flag_kept_false, halves):
+        for loop in (
+            skips_backward,
+            steps_twice_in_no_sync,
+            goes_around_the_engine,
+            flag_kept_false,
+            halves,
+            broken_off,
+        ):
             for stage in stages:
                 with self.case(f"odd {loop.__name__} {stage}") as seen:
                     bench = Bench(load_task("digits"), stage, self.rank, self.processes)
@@ -150,6 +157,23 @@ class Cases:
                     finally:
                         seen["findings"] = [one.to_dict() for one in observer.findings]
                         engine.destroy()
+
+    def pipeline(self, stages: tuple[int, ...]) -> None:
+        """A right run of two stages, one in each process."""
+        import deepspeed
+
+        for stage in stages:
+            with self.case(f"right pipeline {stage}") as seen:
+                bench = Bench(load_task("digits"), stage, 0, 1)  # both read the same: one is fed, the other judges
+                layers = [torch.nn.Linear(64, 16), torch.nn.Tanh(), torch.nn.Linear(16, 10)]
+                model = deepspeed.PipelineModule(layers=layers, num_stages=2, loss_fn=functional.cross_entropy)
+                engine, data = bench.engine(model), bench.batches()
+                with watch(engine, quiet=True) as observer:
+                    for _ in range(UPDATES):
+                        engine.train_batch(data)
+                seen["findings"] = [one.to_dict() for one in observer.findings]
+                seen["updates"] = observer.probe.updates
+                engine.destroy()
 
     def ends(self) -> None:
         """How a watch ends: with an exception, twice, with a report in a stream."""
@@ -167,6 +191,15 @@ class Cases:
             observer.stop()
             seen["left"], seen["codes"] = _hung(engine) == before, [one.code for one in observer.findings]
             seen["summaries"] = said.getvalue().count("dsaccum watch:")
+        with self.case("end unwritable") as seen:
+            said = io.StringIO()
+            engine = Bench(load_task("digits"), 0, self.rank, self.processes).engine()
+            try:
+                with contextlib.redirect_stderr(said), watch(engine, json="no/such/folder.json"):
+                    raise mine
+            except KeyError as error:
+                seen["same"] = error is mine
+            seen["said"] = said.getvalue()
         with self.case("end report") as seen:
             bench = Bench(load_task("digits"), 0, self.rank, self.processes)
             engine, said, stream = bench.engine(), io.StringIO(), io.StringIO()
@@ -237,6 +270,15 @@ def halves(bench: Bench, engine: Any) -> None:
         engine.step()
 
 
+def broken_off(bench: Bench, engine: Any) -> None:
+    """One step() for each window, as the boundary flag allows, and the training ends inside one."""
+    for i, (x, y) in enumerate(bench.batches(COUNT * UPDATES + 2)):
+        engine.set_gradient_accumulation_boundary(i % COUNT == COUNT - 1)
+        engine.backward(functional.cross_entropy(engine(x), y))
+        if i % COUNT == COUNT - 1:
+            engine.step()
+
+
 def _hung(engine: Any) -> list[Any]:
     """Everything that a watch touches, as it is at this moment."""
     optimizers = [engine.optimizer, engine.basic_optimizer]
@@ -266,6 +308,8 @@ def main() -> None:
     cases.odd((0, 1, 2, 3) if one else (0,))
     if one:
         cases.ends()
+    else:
+        cases.pipeline((0, 1))
     (output / f"{processes}.{rank}.json").write_text(json.dumps(cases.seen, indent=1, default=str))
     torch.distributed.destroy_process_group()
 

@@ -520,6 +520,65 @@ def thawed(bench: Bench) -> Any:
     return train
 
 
+def frozen_in_turns(bench: Bench) -> Any:
+    """One layer is trained in the first window, the other one from then on."""
+    engine = bench.engine(nn.Sequential(nn.Linear(64, 16), nn.Tanh(), nn.Linear(16, 16), nn.Linear(16, 10)))
+    if bench.stage:
+        return _plain(bench, engine)  # ZeRO wants a gradient of every parameter that it was given
+    engine.module[0].requires_grad_(False)
+
+    def train() -> None:
+        for i, (x, y) in enumerate(bench.batches()):
+            if i == COUNT:
+                engine.module[0].requires_grad_(True)
+                engine.module[2].requires_grad_(False)
+            engine.backward(functional.cross_entropy(engine(x), y))
+            engine.step()
+
+    return train
+
+
+def cut_by_the_script(bench: Bench) -> Any:
+    """The loader gives a window at a time, and the script cuts it into micro-batches."""
+    engine = bench.engine()
+    rows = list(bench.batches(UPDATES, COUNT * MICRO))
+    bench.loader = torch.utils.data.DataLoader(rows, batch_size=None)  # type: ignore[arg-type]
+
+    def train() -> None:
+        for many, labels in bench.loader:
+            for x, y in zip(many.chunk(COUNT), labels.chunk(COUNT), strict=True):
+                engine.backward(functional.cross_entropy(engine(x), y))
+                engine.step()
+
+    return train
+
+
+def sparse_embedding(bench: Bench) -> Any:
+    """Gradients and inputs that are sparse tensors; ZeRO refuses such gradients."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bag = nn.EmbeddingBag(64, 16, sparse=bench.stage == 0)
+            self.last = nn.Linear(16, 10)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            rows = x.to_dense() if x.is_sparse else x
+            return self.last(self.bag(rows.topk(8).indices))
+
+    engine = bench.engine(Model())
+
+    def train() -> None:
+        for x, y in bench.batches():
+            engine.backward(functional.cross_entropy(engine(x.to_sparse()), y))
+            engine.step()
+
+    return train
+
+
+#: Of these nothing at all may be said, not even in a note.
+SILENT = ("clipped", "cut_by_the_script", "frozen_in_turns", "sparse_embedding")
+
 LOOPS: dict[str, Callable[[Bench], Any]] = {
     loop.__name__: loop
     for loop in (
@@ -529,6 +588,6 @@ LOOPS: dict[str, Callable[[Bench], Any]] = {
         *(checkpointed, checkpointed_reentrant, bf16, bf16_summed_in_fp32, overflow, last_batch_partial),
         *(deepspeed_loader, scheduler_of_the_engine, scheduler_of_the_script, cleared_between_windows, direct),
         *(two_passes_one_loss, gathered_losses, gradients_kept_local, frozen_batch_norm, loss_in_the_model),
-        *(logged_norm, thawed),
+        *(logged_norm, thawed, frozen_in_turns, cut_by_the_script, sparse_embedding),
     )
 }
