@@ -8,14 +8,26 @@ import subprocess
 import sys
 import time
 
-__all__ = ["start"]
+from dsaccum_helpers.errors import DsaccumError
+
+__all__ = ["most", "start"]
 
 GRACE_SECONDS = 10.0
 """How long the other processes may go on after one has failed: they may be waiting for it."""
 
 
+def most() -> int:
+    """How many processes one machine is asked to start: one for each core, and 16 on a small one too."""
+    return max(16, os.cpu_count() or 1)
+
+
 def start(processes: int, words: list[str]) -> int:
-    """``dsaccum watch`` with these words in each of them; the first exit status that is not 0. Ctrl-C ends all."""
+    """``dsaccum watch`` with these words in each of them; the first exit status that is not 0. Ctrl-C ends all.
+
+    Raises ``DsaccumError`` for more processes than this machine should start; then none has been started.
+    """
+    if processes > most():
+        raise DsaccumError(f"--processes {processes} is too many for this machine. Smallest fix: --processes {most()}.")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -117,6 +117,7 @@ def test_several_processes_are_started(folder: Path) -> None:
         (["nowhere.py"], "There is no script nowhere.py"),
         (["-m", "nowhere"], "There is no module nowhere"),
         (["--sample-every", "0", "x.py"], "no positive integer"),
+        (["--processes", "999999", "x.py"], "too many for this machine. Smallest fix: --processes "),
         (["--set", "zero_stage=2", "x.py"], "watch takes one fact"),
         (["--jsn", "x.py"], "Smallest fix: --json"),
         (["--json"], "needs a value"),
