@@ -75,6 +75,8 @@ def _parse(words: list[str]) -> _Options:
     options, rest = _Options(), list(words)
     while rest and rest[0].startswith("-"):
         name, given, value = rest.pop(0).partition("=")
+        if name == "--" and not given:
+            break
         if name in ("-h", "--help"):
             options.help = True
         elif name == "--quiet":
@@ -112,7 +114,7 @@ def _take(options: _Options, name: str, value: str) -> None:
 def _without_processes(words: list[str]) -> list[Any]:
     """The same words for each process."""
     kept, rest = [], list(words)
-    while rest and rest[0].startswith("-") and rest[0] != "-m":
+    while rest and rest[0].startswith("-") and rest[0] not in ("-m", "--"):
         word = rest.pop(0)
         name, given, _ = word.partition("=")
         value = [rest.pop(0)] if name in _VALUED and not given else []

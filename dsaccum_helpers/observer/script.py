@@ -107,10 +107,9 @@ def run_script(words: Sequence[str], *, module: bool, json_file: str | None, qui
     if importlib.util.find_spec("deepspeed") is None:
         raise DsaccumError('watch needs deepspeed, which is not installed. Smallest fix: pip install "deepspeed".')
     _check(words[0], module)
-    if json_file is not None and not os.path.isdir(os.path.dirname(os.path.abspath(json_file))):
-        raise DsaccumError(f"--json {json_file:.200}: there is no such folder. Smallest fix: --json seen.json.")
+    json_file = None if json_file is None else _report_file(json_file)
     watching = ScriptWatch(**options)
-    kept = sys.argv, list(sys.path)
+    kept, streams, process = (sys.argv, list(sys.path)), (sys.stdout, sys.stderr), os.getpid()
     sys.argv = list(words)
     sys.path[0:0] = [os.getcwd() if module else os.path.dirname(os.path.abspath(words[0]))]
     watching.start()
@@ -120,8 +119,11 @@ def run_script(words: Sequence[str], *, module: bool, json_file: str | None, qui
     finally:
         sys.argv, sys.path[:] = kept
         watching.stop(failed=status != 0)
-        if watching.watches:
+        if watching.watches and os.getpid() == process:  # a child that the script has forked ends here as well
+            _own_streams(*streams)
             _tell(watching, json_file, quiet)
+    if os.getpid() != process:
+        return status
     if status == 0 and not watching.watches:
         raise DsaccumError(
             f"{words[0]} has ended and made no DeepSpeed engine. Smallest fix: give the script that calls "
@@ -162,8 +164,30 @@ def _check(name: str, module: bool) -> None:
             sys.path.pop(0)
         if not known:
             raise DsaccumError(f"There is no module {name:.60}. Smallest fix: dsaccum watch FILE.py.")
+    elif os.path.isdir(name):
+        raise DsaccumError(
+            f"{name:.200} is a folder, and watch runs one script of it. Smallest fix: name the .py file."
+        )
     elif not os.path.isfile(name):
         raise DsaccumError(f"There is no script {name:.200}. Smallest fix: give the path of a .py file.")
+
+
+def _report_file(name: str) -> str:
+    """The full path, as of now: the script may go to another folder. Raises ``DsaccumError`` where no file can be."""
+    path = os.path.abspath(name)
+    if not os.path.isdir(os.path.dirname(path)):
+        raise DsaccumError(f"--json {name:.200}: there is no such folder. Smallest fix: --json seen.json.")
+    if not name or os.path.isdir(path):
+        raise DsaccumError(f"--json {name or repr(name):.200} names no file. Smallest fix: --json seen.json.")
+    return path
+
+
+def _own_streams(stdout: Any, stderr: Any) -> None:
+    """Back to the streams of before: the script may have put others in their place, or closed them."""
+    for name, number, stream in (("stdout", 1, stdout), ("stderr", 2, stderr)):
+        # Python leaves the terminal's number open where its stream is closed.
+        again = open(number, "w", errors="backslashreplace", closefd=False) if stream.closed else stream  # noqa: SIM115
+        setattr(sys, name, again)
 
 
 def _tell(watching: ScriptWatch, json_file: str | None, quiet: bool) -> None:

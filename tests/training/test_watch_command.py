@@ -110,6 +110,18 @@ def test_several_processes_are_started(folder: Path) -> None:
     assert done.stderr.count("dsaccum watch:") == 1
 
 
+def test_a_script_that_goes_elsewhere_forks_and_closes_its_streams(folder: Path) -> None:
+    """The report stands where it was asked for, and is said once, on the terminal."""
+    (folder / "odd.py").write_text(
+        "import train\nimport os, sys\nif not os.fork():\n    sys.exit(5)\nos.wait()\nos.chdir('/')\n"
+        "sys.stdout.close()\nsys.stderr.close()\n"
+    )
+    done = _run(folder, "--json", "seen.json", "--", "odd.py")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((folder / "seen.json").read_text())["optimizer_steps"] == 6
+    assert done.stderr.count("dsaccum watch:") == 1
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -121,6 +133,9 @@ def test_several_processes_are_started(folder: Path) -> None:
         (["--set", "zero_stage=2", "x.py"], "watch takes one fact"),
         (["--jsn", "x.py"], "Smallest fix: --json"),
         (["--json"], "needs a value"),
+        (["--json", "/", __file__], "--json / names no file"),
+        (["--json=", __file__], "names no file"),
+        (["/"], "/ is a folder"),
     ],
 )
 def test_what_is_off_is_one_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
