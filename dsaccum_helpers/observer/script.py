@@ -165,9 +165,7 @@ def _check(name: str, module: bool) -> None:
         if not known:
             raise DsaccumError(f"There is no module {name:.60}. Smallest fix: dsaccum watch FILE.py.")
     elif os.path.isdir(name):
-        raise DsaccumError(
-            f"{name:.200} is a folder, and watch runs one script of it. Smallest fix: name the .py file."
-        )
+        raise DsaccumError(f"{name:.200} is a folder, and watch runs a script. Smallest fix: name the .py file.")
     elif not os.path.isfile(name):
         raise DsaccumError(f"There is no script {name:.200}. Smallest fix: give the path of a .py file.")
 
