@@ -38,7 +38,8 @@ class KnownBadVersion(Mismatch):
     remedy = "Install a version without the fault."
     learn = "notebooks/04_loop_mistakes.ipynb"
     not_watched = (
-        "The fault lies in the library, whose arithmetic `watch` takes as it is: `dsaccum verify` shows it as a row."
+        "The fault that can be run here lies in the optimizer's own arithmetic, which `watch` takes as it is: "
+        "`dsaccum verify` shows it as a row. Gradients that a library loses or adds on their way `watch` does name."
     )
     rank = 6
     against_full_batch = True

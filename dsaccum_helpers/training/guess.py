@@ -78,7 +78,8 @@ class Guess:
         wrong, right = (self.comparison.result(code) for code in (self.entry.code, self.entry.code + SUFFIX))
         if wrong.seen is None:
             return "there was no engine to watch."
-        said = [f"{one['code']} ({one['severity']})" for one in wrong.seen] or [self.entry.not_watched or "nothing"]
+        silent = self.entry.not_watched.rstrip(".") or "nothing"
+        said = [f"{one['code']} ({one['severity']})" for one in wrong.seen] or [silent]
         alarms = [one["code"] for one in right.seen or () if one["severity"] != "note"]
         return f"{', '.join(said)}. At the mended run: {', '.join(alarms) or 'nothing'}."
 
