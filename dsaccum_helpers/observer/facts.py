@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 
 from dsaccum_helpers.findings import Finding, Fix
-from dsaccum_helpers.mismatches import load
+from dsaccum_helpers.mismatches import GROUPS, load
 from dsaccum_helpers.observer.places import Place, source
+
+#: One bit each in what ranks tell each other: a float64 holds 53 of them exactly.
+_CODES = [code for group in GROUPS.values() for code in group]
 
 
 class Facts:
@@ -78,3 +81,26 @@ def seen(
         [Fix(fix or entry.remedy)],
         entry.learn,
     )
+
+
+def marked(found: Iterable[Finding]) -> tuple[float, float]:
+    """Which codes are there as errors and as warnings: two numbers that ranks can exchange."""
+    codes: dict[str, set[str]] = {"error": set(), "warning": set(), "note": set()}
+    for one in found:
+        codes[one.severity].add(one.code)
+    errors, warnings = (float(sum(1 << _CODES.index(code) for code in codes[name])) for name in ("error", "warning"))
+    return errors, warnings
+
+
+def elsewhere(marks: Sequence[tuple[float, float]], known: Iterable[str]) -> list[Seen]:
+    """What other ranks have found, from ``marked`` of each, without the codes that are known here."""
+    codes, found = set(known), []
+    for rank, numbers in enumerate(marks):
+        for severity, bits in zip(("error", "warning"), map(int, numbers), strict=True):
+            for place, code in enumerate(_CODES):
+                if bits >> place & 1 and code not in codes:
+                    codes.add(code)
+                    message = f"Data-parallel rank {rank} sees this, and this rank does not: look at its log and data."
+                    found.append(seen(code, message, severity=severity))
+                    found[-1].rank = rank
+    return found

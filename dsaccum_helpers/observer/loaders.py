@@ -52,7 +52,7 @@ class Feed:
         """A loader is iterated over: is it one to follow?"""
         if self.loader is not None and loader is not self.loader:
             return False
-        if id(loader) in self.trained:
+        if self.trained == {id(loader)}:  # of several loaders, one may begin anew in the middle of a window
             self.epoch()
         return True
 

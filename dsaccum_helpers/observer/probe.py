@@ -43,6 +43,7 @@ class Probe(Outside):
         self.fp16 = bool(engine.fp16_enabled())
         self.updates = 0
         self.suspicious = False
+        self.marks = (0.0, 0.0)  # errors and warnings that this rank has found, as bits; the others are told of them
         self.in_forward = self.in_take = self.pending = 0
         self.samples: int | None = None
         self.read: int | None = None
@@ -239,11 +240,12 @@ class Probe(Outside):
         fewest, most = closed.token_range or (nothing, nothing)
         sums = checksum(self.engine) if with_parameters and self.engine.zero_optimization_stage() < 3 else nothing
         total = nothing if closed.own_total is None else closed.own_total
-        mine = torch.tensor([total, fewest, most, sums], dtype=torch.float64)
+        mine = torch.tensor([total, fewest, most, sums, *self.marks], dtype=torch.float64)
         mine = mine.to(next(self.engine.module.parameters()).device)
         parts = [torch.empty_like(mine) for _ in range(self.world)]
         torch.distributed.all_gather(parts, mine, group=self.group)
-        totals, low, high, sums_of = torch.stack(parts).cpu().T.tolist()
+        totals, low, high, sums_of, *marks = torch.stack(parts).cpu().T.tolist()
+        closed.marks = list(zip(*marks, strict=True))
         mean = sum(totals) / len(totals)
         closed.total = mean if mean == mean else None
         closed.token_range = (min(low), max(high)) if sum(low) == sum(low) else None

@@ -13,7 +13,7 @@ from typing import Any
 from dsaccum_helpers.errors import DsaccumError
 from dsaccum_helpers.findings import Finding, Report
 from dsaccum_helpers.observer.causes import Case, main_cause
-from dsaccum_helpers.observer.facts import Facts, Seen, seen
+from dsaccum_helpers.observer.facts import Facts, Seen, elsewhere, marked, seen
 from dsaccum_helpers.observer.loaders import Feed
 from dsaccum_helpers.observer.pipeline import PipelineProbe
 from dsaccum_helpers.observer.places import Place, shown
@@ -145,6 +145,8 @@ class Watch:
         sides = list(beside(case, main))
         sides += [*self.sizes.rule(case), *self.wanted.rule(case), *self.schedule.rule(case)]
         self._add(*([main] if main else []), *sides)
+        if self.facts.rank == 0:  # the summary is printed here
+            self._add(*elsewhere(closed.marks, [one.code for one in self.found]))
 
     def _event(self, code: str, place: Place) -> None:
         where, stage, gas = shown(place), f"ZeRO-{self.facts.stage}", self.facts.gas
@@ -201,7 +203,7 @@ class Watch:
         for one in findings:
             old = next((other for other in self.found if other.code == one.code), None)
             one.step = one.step or int(self.engine.global_steps)
-            one.rank = self.facts.rank
+            one.rank = one.rank or self.facts.rank
             if old is None:
                 one.message += f" First seen at optimizer step {one.step}, rank {one.rank}."
                 self.found.append(one)
@@ -212,6 +214,7 @@ class Watch:
                 self.found[self.found.index(old)] = one
             else:
                 old.times += 1
+        self.probe.marks = marked(self.found)
 
     def _tell(self) -> None:
         report = self.report()

@@ -100,7 +100,7 @@ class Closed:
     each in a right run), None where not known. ``total``: sum of the weights, the mean over ranks. ``token_range``:
     fewest and most targets under the mean of a full micro-batch, over all ranks. ``ratio``: norm that the optimizer saw
     over the norm of the window's gradient; ``seen``: that norm. ``spread``: relative difference of the parameters
-    between ranks.
+    between ranks. ``marks``: what each rank had found before, as ``facts.marked`` gives it; empty on one process.
     """
 
     def __init__(self, window: Window, micro: int) -> None:
@@ -111,6 +111,7 @@ class Closed:
         self.ratio: float | None = None
         self.seen: float | None = None
         self.spread = 0.0
+        self.marks: list[tuple[float, float]] = []
         if window.sampled:
             values = iter(_numbers(window))
             for backward in window.backwards:

@@ -64,3 +64,16 @@ def test_picture_is_what_the_code_draws_from_the_points(name: str) -> None:
         drawn = corners(svg, line)
         assert len(drawn) > 20, f"{line} is not drawn"
         assert drawn == pytest.approx(corners(again.decode(), line), abs=0.05), line
+
+
+def test_half_of_the_atlas_cannot_be_told_by_its_loss() -> None:
+    """What the caption in the README says: within half a per cent of the right run at the same optimizer step."""
+    right, *wrong = committed("atlas").results
+    losses = {point.step: point.loss for point in right.points}
+    hidden = [
+        run.code
+        for run in wrong
+        if all(abs(point.loss / losses[point.step] - 1) < 0.005 for point in run.points if point.step in losses)
+    ]
+    assert "Half of the mistakes cannot be told from the right run by their loss" in README
+    assert len(hidden) / len(wrong) == pytest.approx(0.5, abs=0.05), hidden

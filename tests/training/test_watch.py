@@ -143,6 +143,12 @@ def test_ranks_that_drift_apart(seen: dict[int, Any]) -> None:
 
 
 @pytest.mark.timeout(300)
+def test_what_another_rank_alone_does_wrong_is_in_the_summary(seen: dict[int, Any]) -> None:
+    (finding,) = seen[2]["odd one_rank 0"]["findings"]
+    assert (finding["code"], finding["severity"], finding["rank"]) == ("loss-divided-twice", "error", 1)
+
+
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("stage", [0, 1])
 def test_two_stages_of_a_pipeline_show_nothing(seen: dict[int, Any], stage: int) -> None:
     """There the norm that ZeRO-1 gives is that of both stages."""

@@ -158,6 +158,18 @@ class Cases:
                         seen["findings"] = [one.to_dict() for one in observer.findings]
                         engine.destroy()
 
+    def one_rank(self) -> None:
+        """Only the last rank divides its loss."""
+        with self.case("odd one_rank 0") as seen:
+            bench = Bench(load_task("digits"), 0, self.rank, self.processes)
+            engine, divisor = bench.engine(), COUNT if self.rank == self.processes - 1 else 1
+            with watch(engine, quiet=True) as observer:
+                for x, y in bench.batches():
+                    engine.backward(functional.cross_entropy(engine(x), y) / divisor)
+                    engine.step()
+            seen["findings"] = [one.to_dict() for one in observer.findings]
+            engine.destroy()
+
     def pipeline(self, stages: tuple[int, ...]) -> None:
         """A right run of two stages, one in each process."""
         import deepspeed
@@ -309,7 +321,8 @@ def main() -> None:
     if one:
         cases.ends()
     else:
-        cases.pipeline((0, 1))
+        cases.one_rank()
+        cases.pipeline((0, 1))  # last: DeepSpeed takes every later engine for one of a pipeline
     (output / f"{processes}.{rank}.json").write_text(json.dumps(cases.seen, indent=1, default=str))
     torch.distributed.destroy_process_group()
 

@@ -202,6 +202,48 @@ def caller_owned_any_length(bench: Bench) -> Any:
     return train
 
 
+def caller_owned_own_factors(bench: Bench) -> Any:
+    """Label smoothing and a small second summand: their weights do not sum to 1, and nothing is wrong with that."""
+    engine = bench.engine(managed_gradient_accumulation=False)
+
+    def train() -> None:
+        for i, (x, y) in enumerate(bench.batches()):
+            out = engine(x)
+            engine.backward(functional.cross_entropy(out, y, label_smoothing=0.1) + 0.05 * out.pow(2).mean())
+            if i % COUNT == COUNT - 1:
+                engine.step()
+
+    return train
+
+
+def caller_owned_own_factors_any_length(bench: Bench) -> Any:
+    engine = bench.engine(managed_gradient_accumulation=False)
+
+    def train() -> None:
+        batches = bench.batches(40)
+        for length in (3, 5, 3, 5, 3, 5):
+            for _ in range(length):
+                x, y = next(batches)
+                out = engine(x)
+                loss = functional.cross_entropy(out, y) + 0.05 * out.pow(2).mean()
+                engine.backward(loss / length, scale_wrt_gas=False)
+            engine.step()
+
+    return train
+
+
+def quarter_of_a_loss(bench: Bench) -> Any:
+    """The factor of one loss; the accumulation steps are two."""
+    engine = bench.engine(gradient_accumulation_steps=2)
+
+    def train() -> None:
+        for x, y in bench.batches():
+            engine.backward(0.25 * functional.cross_entropy(engine(x), y))
+            engine.step()
+
+    return train
+
+
 def boundary_set(bench: Bench) -> Any:
     """As in the documentation of set_gradient_accumulation_boundary, one step() a window."""
     engine = bench.engine()
@@ -553,6 +595,26 @@ def cut_by_the_script(bench: Bench) -> Any:
     return train
 
 
+def two_loaders(bench: Bench) -> Any:
+    """Labelled and unlabelled rows in turns; the shorter loader begins anew in the middle of a window."""
+    engine = bench.engine()
+    long = torch.utils.data.DataLoader(_Rows(bench, COUNT * UPDATES // 2 * MICRO), batch_size=MICRO)
+    short = torch.utils.data.DataLoader(_Rows(bench, 3 * MICRO), batch_size=MICRO)
+
+    def train() -> None:
+        again = iter(short)
+        for pair in long:
+            other = next(again, None)
+            if other is None:
+                again = iter(short)
+                other = next(again)
+            for x, y in (pair, other):
+                engine.backward(functional.cross_entropy(engine(x), y))
+                engine.step()
+
+    return train
+
+
 def sparse_embedding(bench: Bench) -> Any:
     """Gradients and inputs that are sparse tensors; ZeRO refuses such gradients."""
 
@@ -577,17 +639,18 @@ def sparse_embedding(bench: Bench) -> Any:
 
 
 #: Of these nothing at all may be said, not even in a note.
-SILENT = ("clipped", "cut_by_the_script", "frozen_in_turns", "sparse_embedding")
+SILENT = ("clipped", "cut_by_the_script", "frozen_in_turns", "two_loaders", "sparse_embedding")
 
 LOOPS: dict[str, Callable[[Bench], Any]] = {
     loop.__name__: loop
     for loop in (
         *(clipped, no_accumulation, divided_and_not_scaled, half_squared_error, several_terms),
         *(tokens_scaled_back, tokens_not_scaled, tokens_by_mask, mean_weighted_by_tokens),
-        *(caller_owned, caller_owned_any_length, boundary_set, boundary_set_step_each, adversarial, evaluated),
+        *(caller_owned, caller_owned_any_length, caller_owned_own_factors, caller_owned_own_factors_any_length),
+        *(quarter_of_a_loss, boundary_set, boundary_set_step_each, adversarial, evaluated),
         *(checkpointed, checkpointed_reentrant, bf16, bf16_summed_in_fp32, overflow, last_batch_partial),
         *(deepspeed_loader, scheduler_of_the_engine, scheduler_of_the_script, cleared_between_windows, direct),
         *(two_passes_one_loss, gathered_losses, gradients_kept_local, frozen_batch_norm, loss_in_the_model),
-        *(logged_norm, thawed, frozen_in_turns, cut_by_the_script, sparse_embedding),
+        *(logged_norm, thawed, frozen_in_turns, cut_by_the_script, two_loaders, sparse_embedding),
     )
 }
