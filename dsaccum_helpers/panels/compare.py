@@ -78,7 +78,10 @@ class ComparePanel:
             layout={"flex_flow": "row wrap"},
         )
         # Longer than a screen: it scrolls in itself, so that Run stays near.
-        boxes = widgets.VBox(list(self.boxes.values()), layout={"max_height": "300px", "overflow": "hidden auto"})
+        frame = {"border": "1px solid #767676", "padding": "2px 6px"}  # seen to be cut where no scroll bar shows
+        boxes = widgets.VBox(
+            list(self.boxes.values()), layout={"max_height": "300px", "overflow": "hidden auto", **frame}
+        )
         besides = widgets.VBox([self.mended_box, self.oracle_box])
         parts = [
             self.settings.widget,

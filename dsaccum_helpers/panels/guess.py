@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from html import escape
+from itertools import product
 from typing import Any
 
 import ipywidgets as widgets
 
 from dsaccum_helpers.errors import DsaccumError
 from dsaccum_helpers.mismatches import RUNNABLE, find, runnable
+from dsaccum_helpers.panels.compare import STILL_RUNNING, WHILE_WAITING, Interrupted
 from dsaccum_helpers.panels.fields import choice_field, message, mimebundle, number_field, read, table, typed
 from dsaccum_helpers.panels.key_guard import guarded
 from dsaccum_helpers.panels.picture_box import PictureBox
@@ -19,8 +21,9 @@ from dsaccum_helpers.setting import ZERO_STAGES, Setting
 from dsaccum_helpers.training.comparison import Comparison, default_runner, with_mended
 from dsaccum_helpers.training.guess import Guess
 
-STILL_RUNNING = "The runs of this panel are still going on. Smallest fix: press Stop, or wait for their end."
 ASK = "Say what you expect first: the ratio of the first gradient norm, and the number of optimizer steps."
+TRAINING = "Training the right run, the mistake and the mended one."
+NO_FIELD = "There is no field for that here; in a cell, panel.run(code, name=value) changes it."
 
 
 class GuessPanel:
@@ -34,6 +37,7 @@ class GuessPanel:
         self.setting = Setting(optimizer_steps=12) if setting is None else setting
         self.entry = runnable(code, self.setting)
         self.codes = choice_field("Mistake", list(RUNNABLE), self.entry.code)
+        self.codes.layout.width, self.codes.layout.max_width = "450px", "100%"  # the longest code is not cut off
         self.question = widgets.HTML()
         self.runner = runner
         self.press: Press | None = None
@@ -41,14 +45,17 @@ class GuessPanel:
         self.ratio = number_field("First gradient norm, × right", None, (0.0, 0.25, 0.5, 1.0, 2.0, 4.0))
         self.steps = number_field("Optimizer steps", None, (0, 3, 6, 12, 24, 48))
         self.stage = choice_field("ZeRO stage", ZERO_STAGES, self.setting.zero_stage)
-        self.processes = choice_field("Processes (world size)", (1, 2), self.setting.processes)
+        self.processes = choice_field("Processes (world size)", _counts(self.setting), self.setting.processes)
         self.button = widgets.Button(description="Guess and run", button_style="primary")
         self.stop_button = widgets.Button(description="Stop", disabled=True)
         self.status, self.answer = widgets.HTML(), widgets.HTML()
         self.picture = PictureBox(placeholder="The curves appear here when you have guessed.")
         self.button.on_click(self._on_run)
         self.stop_button.on_click(self._on_stop)
+        self._wrong, self._settled = False, True
         self.codes.observe(self._choose, "value")
+        for field in (self.ratio, self.steps, self.stage, self.processes):
+            field.observe(self._review, "value")
         fields = widgets.VBox([self.ratio, self.steps, self.stage, self.processes])
         buttons = widgets.HBox([self.button, self.stop_button])
         parts = [self.codes, self.question, fields, buttons, self.status, self.picture, self.answer]
@@ -57,24 +64,64 @@ class GuessPanel:
 
     def _choose(self, _: Any = None) -> None:
         """Ask about the chosen mistake."""
+        if not self._settled:
+            return
         self.entry, self.guess = find(self.codes.value), None
-        self.question.value = self._question()
-        reason = self.entry.needs(self.setting)
-        self.status.value = message(reason, wrong=True) if reason else message(ASK)
         self.answer.value = ""
+        self._say(ASK)
+        self._review()
+
+    def _review(self, _: Any = None) -> None:
+        """Say at once what the button would refuse; while runs go on, the status is theirs."""
+        if not self._settled or self.running:
+            return
+        try:
+            self.question.value = self._question()
+            self._read()
+        except DsaccumError as error:
+            self._say(f"{error} {self._way_out()}".strip(), wrong=True)
+        else:
+            if self._wrong:
+                self._say(ASK)
+
+    def _way_out(self) -> str:
+        """A word where no choice of this panel lets the mistake run; it has no fields for the rest of a setting."""
+        for stage, processes in product(ZERO_STAGES, self.processes.options):
+            try:
+                runnable(self.entry.code, self.setting.change(zero_stage=stage, processes=processes))
+            except DsaccumError:
+                continue
+            return ""
+        return NO_FIELD
+
+    def _say(self, text: str, *, wrong: bool = False) -> None:
+        self._wrong, self.status.value = wrong, message(text, wrong=wrong)
+
+    def _chosen(self) -> Setting:
+        """The setting with what stands in the two lists. Raises ``SettingError``."""
+        return self.setting.change(zero_stage=self.stage.value, processes=self.processes.value)
+
+    def _read(self) -> Guess:
+        """The guess as it stands in the fields. Raises ``DsaccumError`` where it cannot be run."""
+        setting = self._chosen()
+        runnable(self.entry.code, setting)
+        return Guess(self.entry, setting, read(self.ratio.value), read(self.steps.value))
 
     def _question(self) -> str:
-        count = self.setting.optimizer_steps
-        given = f"The right run makes {count} optimizer steps. What will this one do?"
+        setting = self._chosen()
+        given = (
+            f"The right run: {setting.train_micro_batch_size_per_gpu} samples per micro-batch, accumulation steps "
+            f"{setting.gradient_accumulation_steps}, optimizer steps {setting.optimizer_steps}. What will this one do?"
+        )
         loop = self.entry.loop_source()
         parts = [f"<strong>{escape(self.entry.title)}</strong>", f"<p>{escape(self.entry.symptom)}</p>"]
         parts += [f"<pre>{escape(loop)}</pre>"] if loop else []
-        parts += [f"<p>In the configuration: <code>{escape(line)}</code></p>" for line in self._config_lines()]
+        parts += [f"<p>In the configuration: <code>{escape(line)}</code></p>" for line in self._config_lines(setting)]
         return "".join(parts) + f"<p>{given}</p>"
 
-    def _config_lines(self) -> list[str]:
+    def _config_lines(self, setting: Setting) -> list[str]:
         """What the wrong configuration says otherwise than the right one."""
-        wrong, right = self.entry.config(self.setting), self.setting.ds_config()
+        wrong, right = self.entry.config(setting), setting.ds_config()
         if not isinstance(wrong, dict):
             return [str(wrong)]
         changed = {key: wrong.get(key) for key in {**right, **wrong} if wrong.get(key) != right.get(key)}
@@ -88,13 +135,16 @@ class GuessPanel:
     def run(
         self, code: str | None = None, ratio: float | None = None, steps: int | None = None, **changes: Any
     ) -> None:
-        """Guess, train, wait, and print the answer. What cannot be run is one printed sentence."""
+        """Guess, train, wait, and print the answer. What cannot be run is one printed sentence.
+
+        Interrupting stops the runs, and the rest of the cell.
+        """
         if self.running:
             print(STILL_RUNNING)
             return
         try:
             self._write(code, ratio, steps, changes)
-            press = self._begin()
+            press = self._begin(waiting=True)
         except DsaccumError as error:
             print(error)
             return
@@ -103,9 +153,8 @@ class GuessPanel:
         except KeyboardInterrupt:
             press.stop()
             press.wait(10.0)
-            print("Stopped; nothing goes on in the background.")
-            return
-        print(press.error or self.text)
+            raise Interrupted from None
+        print(_failure(press) or self.text)
 
     @property
     def running(self) -> bool:
@@ -113,25 +162,32 @@ class GuessPanel:
         return self.press is not None and not self.press.over
 
     def _write(self, code: str | None, ratio: float | None, steps: int | None, changes: dict[str, Any]) -> None:
-        setting = self.setting.change(**changes)
+        """Put it all into the fields, and then look at it once. Raises ``DsaccumError``; then nothing is written."""
+        setting = self._chosen().change(**changes)
         entry = runnable(self.entry.code if code is None else code, setting)
-        self.setting, self.codes.value = setting, entry.code
+        self._settled = False
+        try:
+            self.setting, self.codes.value = setting, entry.code
+            if setting.processes not in self.processes.options:
+                self.processes.options = _counts(setting)
+            self.stage.value, self.processes.value = setting.zero_stage, setting.processes
+            self.ratio.value, self.steps.value = typed(ratio), typed(steps)
+        finally:
+            self._settled = True
         self._choose()
-        self.stage.value = self.setting.zero_stage
-        if self.setting.processes in self.processes.options:
-            self.processes.value = self.setting.processes
-        self.ratio.value, self.steps.value = typed(ratio), typed(steps)
 
-    def _begin(self) -> Press:
-        """Start a press. Raises ``DsaccumError`` where nothing can be run."""
-        self.setting = self.setting.change(zero_stage=self.stage.value, processes=self.processes.value)
-        runnable(self.entry.code, self.setting)
-        self.guess = Guess(self.entry, self.setting, read(self.ratio.value), read(self.steps.value))
+    def _begin(self, *, waiting: bool = False) -> Press:
+        """Start a press. Raises ``DsaccumError`` where nothing can be run; then nothing has been started."""
+        self.guess = self._read()
+        self.setting = self.guess.setting
         codes = with_mended([self.entry.code])
         self.press = Press(self.setting, codes, self._get_runner, self._show, to_the_end=True, watch=True)
         self.answer.value = ""
-        self.button.disabled, self.stop_button.disabled = True, False
-        self.status.value = message("Training the right run, the mistake and the mended one.")
+        # The answer is about the mistake that was asked about, so no other can be chosen meanwhile.
+        self.button.disabled = self.codes.disabled = True
+        # A cell that waits keeps the kernel from hearing of the button; interrupting the cell stops the runs.
+        self.stop_button.disabled = waiting
+        self._say(f"{TRAINING} {WHILE_WAITING}" if waiting else TRAINING)
         self.press.start()
         return self.press
 
@@ -145,7 +201,7 @@ class GuessPanel:
         try:
             self._begin()
         except Exception as error:
-            self.status.value = message(sentence(error), wrong=True)
+            self._say(sentence(error), wrong=True)
 
     def _on_stop(self, _: Any) -> None:
         if self.press is not None:
@@ -155,20 +211,26 @@ class GuessPanel:
         """Called on the drawing thread of a press."""
         if press is not self.press or not press.over:
             return
-        self.button.disabled, self.stop_button.disabled = False, True
-        if press.error or press.stopped or press.comparison is None:
-            self.status.value = message(press.error or "Stopped.", wrong=bool(press.error))
-            return
-        self._show_answer(press.comparison)
+        failure, comparison = _failure(press), press.comparison
+        if failure:
+            self._say(failure, wrong=True)
+        elif press.stopped or comparison is None:
+            self._say("Stopped.")
+        else:
+            self._show_answer(comparison)
+        self.button.disabled = self.codes.disabled = False
+        self.stop_button.disabled = True
 
     def _show_answer(self, comparison: Comparison) -> None:
         assert self.guess is not None
         self.guess.comparison = comparison
         self.picture.draw(Picture(Curves(comparison).png(), alt_text(comparison)))
-        self.status.value = message(self.guess.verdict)
+        self._say(self.guess.verdict)
         head = ("Quantity", "Your guess", "Predicted", "Measured", "Your guess is")
         mended = self.entry.mended_source()
         parts = [table("Guessed, predicted, measured", head, self.guess.lines())]
+        words = comparison.result(self.entry.code).engine_words
+        parts += [f"<p><strong>DeepSpeed:</strong> {escape(words)}</p>"] if words else []
         parts.append(f"<p><strong>Why:</strong> {escape(self.entry.consequence)}</p>")
         parts.append(f"<p><strong>Seen live:</strong> {escape(self.guess.seen)}</p>")
         parts.append(f"<p><strong>Mended:</strong> {escape(self.entry.remedy)} {escape(self.guess.mended)}</p>")
@@ -177,3 +239,15 @@ class GuessPanel:
 
     def _repr_mimebundle_(self, **keywords: Any) -> dict[str, Any]:
         return mimebundle(self.widget, self.text, **keywords)
+
+
+def _counts(setting: Setting) -> tuple[int, ...]:
+    """One process and two can be chosen, and what the setting asks for."""
+    return tuple(sorted({1, 2, setting.processes}))
+
+
+def _failure(press: Press) -> str:
+    """One sentence where a press, or a run of it, broke; a run that DeepSpeed refuses has not."""
+    results = press.comparison.results if press.comparison else []
+    failed = [f"{result.code}: {result.sentence}" for result in results if result.ended == "failed"]
+    return press.error or next(iter(failed), "")

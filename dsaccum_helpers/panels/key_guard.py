@@ -24,11 +24,14 @@ function render({ el }) {
 }
 export default { render };
 """
-# A long label goes on in the next line in place of being cut off; messages of several lines stay together.
+# A long label or line of code goes on in the next line in place of being cut off.
+# Messages of several lines stay together.
 _STYLE = """
 .dsaccum-panel .widget-checkbox, .dsaccum-panel .widget-checkbox .widget-label-basic { height: auto; }
 .dsaccum-panel .widget-checkbox .widget-label-basic { white-space: normal; overflow: visible; line-height: 1.4; }
 .dsaccum-panel .widget-html-content { line-height: 1.5; }
+.dsaccum-panel .widget-html-content pre:not([tabindex]) { white-space: pre-wrap; word-break: normal;
+  overflow-wrap: anywhere; }
 """
 
 

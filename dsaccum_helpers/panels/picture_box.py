@@ -30,7 +30,7 @@ function render({ model, el }) {
 export default { render };
 """
 _STYLE = """
-.dsaccum-picture { width: 100%; max-width: 810px; margin: 2px; }
+.dsaccum-picture { width: calc(100% - 4px); max-width: 810px; margin: 2px; }
 .dsaccum-picture.drawn { aspect-ratio: 9 / 5.5; }
 .dsaccum-picture img { width: 100%; display: block; }
 """

@@ -50,6 +50,11 @@ CELLS = {
         "1 + 1",
     ],
     "doctor.ipynb": ["from dsaccum_helpers.panels import DoctorPanel\n\npanel = DoctorPanel()\npanel"],
+    "guess.ipynb": [
+        'from dsaccum_helpers.panels import GuessPanel\n\nGuessPanel("loss-divided-twice")',
+        "from dsaccum_helpers import Setting\nfrom dsaccum_helpers.panels import GuessPanel\n\n"
+        'GuessPanel("loss-divided-twice", Setting(optimizer_steps=9000))',
+    ],
     "explorer.ipynb": ["from dsaccum_helpers.panels import BatchExplorer\n\nBatchExplorer()"],
 }
 

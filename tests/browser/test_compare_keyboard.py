@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 
+from dsaccum_helpers.mismatches import RUNNABLE
+
 if TYPE_CHECKING:
     from tests.browser.conftest import Notebook, Panel
 
@@ -41,6 +43,25 @@ def test_lists_and_tick_boxes(panel: Panel) -> None:
     panel.says("diabetes measurements")
     panel.press(panel.field("scheduler-unit"), "Space")
     expect(panel.field("scheduler-unit")).to_be_checked()
+
+
+def test_the_long_list_scrolls_in_itself(panel: Panel) -> None:
+    """The list takes no more than its share, and Tab brings into view what is beyond either end of it."""
+    ticks = panel.field("loss-divided-twice").locator("xpath=ancestor::*[contains(@class, 'widget-vbox')][1]")
+    codes = ticks.get_by_role("checkbox")
+    assert codes.count() == len(RUNNABLE)
+    frame = ticks.bounding_box()
+    assert frame is not None
+    assert frame["height"] <= 300
+    for start, key, wanted in ((codes.nth(-2), "Tab", codes.last), (codes.nth(1), "Shift+Tab", codes.first)):
+        panel.press(start, key)
+        expect(wanted).to_be_focused()
+        box, frame = wanted.bounding_box(), ticks.bounding_box()
+        assert box is not None
+        assert frame is not None
+        assert frame["y"] <= box["y"] <= box["y"] + box["height"] <= frame["y"] + frame["height"]
+        panel.page.keyboard.press("Space")
+        expect(wanted).to_be_checked()
 
 
 @pytest.mark.parametrize("place", ["Task", "loss-divided-twice", "Accumulation steps, slider", "Optimizer steps"])

@@ -121,6 +121,18 @@ def test_kernel_answers_and_stop_stops_while_a_run_goes_on(notebook: Notebook, p
     expect(panel.box.get_by_role("img", name="in 20 steps")).to_be_visible()
 
 
+def test_the_mended_run_trains_beside_its_mismatch(panel: Panel) -> None:
+    panel.press(panel.field("mended"), "Space")
+    expect(panel.field("mended")).to_be_checked()
+    panel.type("Optimizer steps", "12")
+    panel.press(panel.button("Run"))
+    panel.says(ENDED, FIRST_RUN)
+    mended = re.compile(r"loss-divided-twice:mended: loss .* in 12 steps, first update norm [0-9.]+")
+    expect(panel.box.get_by_role("img", name=mended)).to_be_visible()
+    row = panel.box.get_by_role("row", name="loss-divided-twice:mended × first gradient norm 1 1 yes", exact=True)
+    expect(row).to_be_visible()
+
+
 def test_export_writes_files(notebook: Notebook, panel: Panel) -> None:
     panel.type("Optimizer steps", "12")
     panel.press(panel.button("Run"))
