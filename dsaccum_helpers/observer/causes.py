@@ -78,9 +78,22 @@ class Case:
                 continue
             if all(self.near(term.divided * number, 1.0) for term in terms):
                 return number
-            if number > 2 and all(self.near(term.multiplied * number, 1.0) for term in terms):
+            # Nobody multiplies by 1 / accumulation steps twice; a quarter of a loss is its own factor.
+            if 2 < number != self.gas**2 and all(self.near(term.multiplied * number, 1.0) for term in terms):
                 return number
         return None
+
+    def fits(self) -> bool:
+        """Is a window as long as what engine and script divide by? Then other factors are the loss's own: label
+        smoothing, a half, a small second summand.
+        """
+        engine_divides = all(backward.scaled or backward.direct for backward in self.backwards)
+        missing = self.count / self.gas if engine_divides else float(self.count)
+        if self.near(missing, 1.0):
+            return self.divided_by() is None
+        terms = [term for terms in self.closed.terms for term in terms]
+        factors = [number * missing for term in terms for number in (term.divided, term.multiplied)]
+        return any(self.near(factor, 1.0) for factor in factors)
 
     def kinds(self) -> set[str]:
         """The kinds of all criteria."""
@@ -161,7 +174,7 @@ def _several(case: Case) -> Seen | None:
 
 
 def _caller(case: Case) -> Seen | None:
-    if case.facts.managed or not case.short_scale:
+    if case.facts.managed or not case.short_scale or case.fits():
         return None
     message = (
         f"managed_gradient_accumulation is false: the script made an update of {case.count} micro-batches "

@@ -82,7 +82,8 @@ class _Reading:
         for feed in self._feeds:
             if trained:
                 feed.trained.add(self._loader)
-            elif self._read and feed.probe.pending:
+            elif self._read and feed.probe.pending and (self._loader in feed.trained or not feed.trained):
+                # A loader that has never trained, beside one that has, is for validation.
                 feed.probe.left_behind()
         self._backwards, self._read = SHARED.backwards, True
         item = next(self._iterator)

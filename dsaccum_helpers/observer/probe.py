@@ -82,7 +82,8 @@ class Probe(Outside):
     def hang_calls(self) -> None:
         """The hooks of forward, backward and step."""
         engine, hooks = self.engine, self.hooks
-        hooks.handle(engine.module.register_forward_pre_hook(self._forward_pre, with_kwargs=True))
+        # A function, which a copy of the model shares: a bound method would be copied with the whole engine.
+        hooks.handle(engine.module.register_forward_pre_hook(lambda *args: self._forward_pre(*args), with_kwargs=True))
         hooks.wrap(engine, "forward", self._forward)
         hooks.wrap(engine, "backward", self._backward)
         hooks.wrap(engine, "step", self._step)
@@ -124,6 +125,10 @@ class Probe(Outside):
             try:
                 self._before(loss, bool(scaled), False, caller())
                 result = backward(loss, *words, **options)
+            except Exception:
+                if self.gradients.on and not self.gradients.fresh:  # it was refused, or failed early: no backward
+                    self.window.backwards.pop()
+                raise
             finally:
                 SHARED.inside -= 1
             self.after_backward()

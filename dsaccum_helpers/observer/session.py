@@ -67,14 +67,23 @@ class Watch:
         json: Any = None,
         quiet: bool = False,
     ) -> None:
-        if not hasattr(engine, "gradient_accumulation_steps") or not hasattr(engine, "_take_model_step"):
+        if (
+            isinstance(engine, type)
+            or not hasattr(engine, "gradient_accumulation_steps")
+            or not hasattr(engine, "_take_model_step")
+        ):
             raise DsaccumError(
                 f"watch was given a {type(engine).__name__}, which is no DeepSpeed engine. Smallest fix: "
                 "watch(engine), with what deepspeed.initialize returned first."
             )
-        for name, value in (("sample_every", sample_every), ("wanted_train_batch_size", wanted_train_batch_size)):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        numbers = {"sample_every": sample_every, "wanted_train_batch_size": wanted_train_batch_size}
+        if wanted_train_batch_size is None:
+            del numbers["wanted_train_batch_size"]
+        for name, value in numbers.items():
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise DsaccumError(f"{name} is {value!r:.40}, no positive integer. Smallest fix: {name}=16.")
+        if not (json is None or isinstance(json, str | os.PathLike) or hasattr(json, "write")):
+            raise DsaccumError(f"json is {json!r:.40}, no name of a file. Smallest fix: json='seen.json'.")
         self.engine, self.loader, self.json, self.quiet = engine, loader, json, quiet
         kind = PipelineProbe if hasattr(engine, "train_batch") and hasattr(engine, "_next_batch") else Probe
         self.probe = kind(engine, sample_every, self._closed, self._event, self._resumed)

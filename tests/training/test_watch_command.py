@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -159,3 +160,10 @@ def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_is_no_engine_is_refused() -> None:
     with pytest.raises(DsaccumError, match=r"no DeepSpeed engine\. Smallest fix: watch"):
         watch(object())
+
+
+@pytest.mark.parametrize(("option", "value"), [("sample_every", None), ("wanted_train_batch_size", "16"), ("json", 3)])
+def test_an_option_that_is_off_is_refused_before_the_training(option: str, value: object) -> None:
+    engine = SimpleNamespace(gradient_accumulation_steps=4, _take_model_step=None)
+    with pytest.raises(DsaccumError, match=rf"{option} is .*Smallest fix: {option}="):
+        watch(engine, **{option: value})  # type: ignore[arg-type]

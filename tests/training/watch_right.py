@@ -5,6 +5,8 @@ Each takes a Bench and makes at least five updates. All classify the digits; ``L
 
 from __future__ import annotations
 
+import contextlib
+import copy
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -240,6 +242,50 @@ def quarter_of_a_loss(bench: Bench) -> Any:
         for x, y in bench.batches():
             engine.backward(0.25 * functional.cross_entropy(engine(x), y))
             engine.step()
+
+    return train
+
+
+def copied(bench: Bench) -> Any:
+    """A copy of the model after each update, as for averaged weights."""
+    engine = bench.engine()
+
+    def train() -> None:
+        for x, y in bench.batches():
+            engine.backward(functional.cross_entropy(engine(x), y))
+            engine.step()
+            copy.deepcopy(engine.module)
+
+    return train
+
+
+def refused_backward(bench: Bench) -> Any:
+    """A loss that the engine refuses is caught, and the micro-batch left out of the window as a whole."""
+    engine = bench.engine()
+
+    def train() -> None:
+        for i, (x, y) in enumerate(bench.batches()):
+            if i == 2:
+                with contextlib.suppress(AssertionError):
+                    engine.backward(functional.cross_entropy(engine(x), y, reduction="none"))
+            engine.backward(functional.cross_entropy(engine(x), y))
+            engine.step()
+
+    return train
+
+
+def validated_in_training_mode(bench: Bench) -> Any:
+    """Another loader's batches pass forward with gradients and get no backward."""
+    engine = bench.engine()
+    rows = torch.utils.data.DataLoader(_Rows(bench, COUNT * UPDATES * MICRO), batch_size=MICRO)
+    others = torch.utils.data.DataLoader(_Rows(bench, 3 * MICRO), batch_size=MICRO)
+
+    def train() -> None:
+        for i, (x, y) in enumerate(rows):
+            engine.backward(functional.cross_entropy(engine(x), y))
+            engine.step()
+            if i % 6 == 5:
+                sum(functional.cross_entropy(engine(x), y).item() for x, y in others)
 
     return train
 
@@ -647,6 +693,7 @@ LOOPS: dict[str, Callable[[Bench], Any]] = {
         *(clipped, no_accumulation, divided_and_not_scaled, half_squared_error, several_terms),
         *(tokens_scaled_back, tokens_not_scaled, tokens_by_mask, mean_weighted_by_tokens),
         *(caller_owned, caller_owned_any_length, caller_owned_own_factors, caller_owned_own_factors_any_length),
+        *(copied, refused_backward, validated_in_training_mode),
         *(quarter_of_a_loss, boundary_set, boundary_set_step_each, adversarial, evaluated),
         *(checkpointed, checkpointed_reentrant, bf16, bf16_summed_in_fp32, overflow, last_batch_partial),
         *(deepspeed_loader, scheduler_of_the_engine, scheduler_of_the_script, cleared_between_windows, direct),
