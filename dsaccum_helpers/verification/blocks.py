@@ -20,6 +20,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 _KERNEL = ("torch_adam", "foreach", "fused", "capturable", "set_grad_none", "fp32_optimizer_states", "adam_w_mode")
 _STAND_IN = {"lr": 0.05}
 _LONGEST_WARMUP = CONFIG_UPDATES // 2
+#: No number of a config may be larger: that of fp32.
+MOST_NUMBER = 3e38
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,8 @@ def _parameters(name: str, kind: str, given: dict[str, Any]) -> tuple[dict[str, 
     values = defaults | {key: value for key, value in given.items() if key in defaults}
     for key, value in values.items():
         _number(f"optimizer.params.{key}", value)
+    if values.get("nesterov") and (not values["momentum"] or values["dampening"]):
+        raise SettingError("optimizer.params.nesterov needs momentum, and no dampening. Smallest fix: momentum 0.9.")
     return values, tuple(notes)
 
 
@@ -142,10 +146,12 @@ def _number(name: str, value: Any, *, whole: bool = False) -> None:
         right = isinstance(value, bool)
     else:
         kinds = (int,) if whole else (int, float)
-        right = all(isinstance(one, kinds) and not isinstance(one, bool) and one == one for one in values)
-        right = right and (not whole or value > 0) and (not name.endswith("betas") or len(values) == 2)
+        most = 1 if name.endswith("betas") else MOST_NUMBER
+        least = -MOST_NUMBER if name.endswith("dampening") else 0  # torch refuses what is below
+        right = all(isinstance(one, kinds) and not isinstance(one, bool) and least <= one <= most for one in values)
+        right = right and (not whole or value > 0) and (most > 1 or (len(values) == 2 and 1 not in values))
     if not right:
-        needed = "a positive whole number" if whole else "true or false" if "lr" not in name else "a number"
+        needed = "a positive whole number" if whole else "true or false" if "lr" not in name else "a number from 0 on"
         if not whole and not name.endswith(("nesterov", "amsgrad")):
-            needed = "two numbers" if name.endswith("betas") else "a number"
+            needed = "two numbers from 0 on and below 1" if name.endswith("betas") else "a number from 0 on"
         raise SettingError(f"{name} is {value!r:.60}. Smallest fix: {needed}.")

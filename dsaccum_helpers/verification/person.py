@@ -16,6 +16,7 @@ from dsaccum_helpers.job import Job
 from dsaccum_helpers.mismatches.known_bad_version import within
 from dsaccum_helpers.setting import Setting, SettingError
 from dsaccum_helpers.verification import blocks, keys
+from dsaccum_helpers.verification.blocks import MOST_NUMBER
 from dsaccum_helpers.verification.running import CONFIG_UPDATES, TASK
 from dsaccum_helpers.verification.schedules import Schedule
 
@@ -143,6 +144,12 @@ def read_plan(config: Any, processes: int | None) -> Plan | list[str]:
     kept, notes = keys.top_level(values)
     zero, more = keys.zero(values.get("zero_optimization"))
     bf16, dtype = keys.bf16(values)
+    if kept.get("communication_data_type") not in (None, "fp32", dtype):
+        what, why = (
+            "communication_data_type",
+            "it rounds gradients on their way, so no full batch gives the same weights",
+        )
+        raise keys.refuse(what, why, "verify a copy without it")
     optimizer = blocks.optimizer(values.get("optimizer"))
     schedule, kept_lines, scaled = blocks.scheduler(values.get("scheduler"))
     clipping = _clipping(values)
@@ -192,7 +199,7 @@ def _clipping(values: dict[str, Any]) -> float | None:
     keys.no_auto("gradient_clipping", clipping)
     if clipping is None:
         return None
-    if isinstance(clipping, bool) or not isinstance(clipping, int | float) or not 0 <= clipping < math.inf:
+    if isinstance(clipping, bool) or not isinstance(clipping, int | float) or not 0 <= clipping <= MOST_NUMBER:
         raise SettingError(f"gradient_clipping is {clipping!r:.60}. Smallest fix: a number from 0 on.")
     return float(clipping)
 

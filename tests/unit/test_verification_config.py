@@ -264,3 +264,20 @@ def test_the_page_says_in_words_what_a_table_shows() -> None:
     for outside in ("http:", "https:", "<script", "<link"):
         assert outside not in page
     assert proof._repr_html_() in page
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"gradient_clipping": 10**400}, "gradient_clipping is 1"),
+        ({"optimizer": {"type": "SGD", "params": {"lr": -1}}}, "lr is -1. Smallest fix: a number from 0 on"),
+        ({"optimizer": {"type": "SGD", "params": {"lr": 10**400}}}, "Smallest fix: a number from 0 on"),
+        ({"optimizer": {"type": "Adam", "params": {"betas": [0.9, 1]}}}, "two numbers from 0 on and below 1"),
+        ({"optimizer": {"type": "SGD", "params": {"nesterov": True}}}, "nesterov needs momentum"),
+        ({"communication_data_type": "fp16"}, "communication_data_type cannot be verified here"),
+    ],
+)
+def test_what_torch_would_refuse_or_round_is_said_before_a_run(values: dict[str, Any], said: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        plan(**values)
+    assert said in str(caught.value)
