@@ -134,8 +134,16 @@ def _named(folder: str | Path) -> Path:
 
 
 def refuse_foreign(folder: str | Path) -> None:
-    """Raise ``ExportError`` where the folder holds a file of one of our names that no export has written."""
+    """Raise ``ExportError`` where the folder holds a file of one of our names that no export has written.
+
+    So too where no folder can be made there: better said before a training than after it.
+    """
     folder = _named(folder)
+    nearest = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
+    if not nearest.is_dir():
+        raise ExportError(_sentence(NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)), folder))
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise ExportError(_sentence(PermissionError(errno.EACCES, os.strerror(errno.EACCES)), folder))
     there = [name for name in FILES if os.path.lexists(folder / name)]
     if there and not _is_ours(folder):
         raise ExportError(

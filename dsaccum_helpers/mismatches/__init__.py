@@ -150,7 +150,7 @@ def find(code: str | None) -> Mismatch:
     """
     if code is None or code == MATCHED.code:
         return MATCHED
-    if isinstance(code, str) and code.endswith(":mended"):
+    if isinstance(code, str) and code.endswith(":mended") and code.count(":") == 1:
         from dsaccum_helpers.mismatches.mended import SUFFIX, Mended
 
         return Mended(find(code.removesuffix(SUFFIX)))

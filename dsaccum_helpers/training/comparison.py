@@ -131,16 +131,17 @@ class Comparison:
 
     def __str__(self) -> str:
         """The table, and how each run ended, as text."""
-        lines = [f"{'run':30}{'quantity':24}{'predicted':>12}{'measured':>12}  within 1 %"]
+        wide = max(30, *(len(result.code) + 2 for result in self.results)) if self.results else 30
+        lines = [f"{'run':{wide}}{'quantity':24}{'predicted':>12}{'measured':>12}  within 1 %"]
         lines += [
-            f"{row.code:30}{row.quantity:24}{number(row.predicted):>12}{number(row.measured):>12}  {agreement(row)}"
+            f"{row.code:{wide}}{row.quantity:24}{number(row.predicted):>12}{number(row.measured):>12}  {agreement(row)}"
             for row in self.rows()
         ]
         for result in self.results:
-            lines.append(f"{result.code:30}{result.sentence}")
+            lines.append(f"{result.code:{wide}}{result.sentence}")
             if result.seen is not None:
                 said = ", ".join(f"{one['code']} ({one['severity']})" for one in result.seen)
-                lines.append(f"{'':30}Seen live: {said or 'nothing'}.")
+                lines.append(f"{'':{wide}}Seen live: {said or 'nothing'}.")
         return "\n".join(lines)
 
 

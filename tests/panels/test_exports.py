@@ -90,6 +90,8 @@ def test_a_file_in_the_way(measured: Comparison, tmp_path: Path, place: str) -> 
     (tmp_path / "file").write_text("mine")
     with pytest.raises(ExportError, match="is a file, or lies below one"):
         export(measured, tmp_path / place)
+    with pytest.raises(ExportError, match="is a file, or lies below one"):
+        exports.refuse_foreign(tmp_path / place)  # as it is asked before a training
     assert (tmp_path / "file").read_text() == "mine"
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 

@@ -71,6 +71,8 @@ def test_all_says_what_it_leaves_out(capsys: pytest.CaptureFixture[str]) -> None
         (["loss-divided-twice", "--stage", "two"], "--stage", "--help"),
         (["loss-divided-twice", "--stag", "2"], "--stag", "--help"),
         (["loss-divided-twice", "--accumulation-steps", "1"], "nothing to accumulate", "gradient_accumulation_steps 2"),
+        (["loss-divided-twice:mended:mended"], "is not a mismatch", "use loss-divided-twice"),
+        (["loss-divided-twice", "--output", "mine/comparison.json/x"], "lies below one", "another folder"),
         (["loss-divided-twice", "--output", "mine"], "comparison.json is there already", "another folder"),
     ],
 )

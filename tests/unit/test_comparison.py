@@ -71,6 +71,14 @@ def test_agreement_is_one_per_cent(predicted: float | None, measured: float | No
     assert agreement(row) == {True: "yes", False: "no", None: "–"}[agrees]
 
 
+def test_the_longest_code_does_not_run_into_the_next_column() -> None:
+    longest = "no-sync-with-partitioned-gradients"
+    first, *lines = str(Comparison(SETTING, [MATCHED, finished(longest, point(1), point(2))])).splitlines()
+    column = first.index("quantity")
+    assert sum(line[: column - 1].strip() == longest for line in lines) >= 2
+    assert all(line[column - 1] == " " for line in lines)
+
+
 def test_rows_by_hand() -> None:
     rows = Comparison(SETTING, RECORDED).rows("loss-divided-twice")
     assert [(row.quantity, row.predicted, row.measured) for row in rows] == [
