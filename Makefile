@@ -13,6 +13,8 @@ PREPARE = python=$$(sh tools/find_python.sh $(if $(PYTHON),"$(PYTHON)")) && "$$p
 PY      = .venv/bin/python
 # The plugins of other suites are left out where they are not needed: loading them costs a second.
 PYTEST  = $(PY) -m pytest -p no:nbval
+# Two files side by side: the tests of one file share what is dear to start.
+BOTH    = -n 2 --dist loadfile
 
 ##@ The course
 lab: ## Set everything up, then open JupyterLab on the first notebook
@@ -37,19 +39,19 @@ test-repository: install-test ## Test the repository itself: Makefile, sizes, ve
 	$(PYTEST) tests/repository $(ARGS)
 
 test-unit: install-test ## Test the arithmetic and the diagnosis
-	$(PYTEST) tests/unit $(ARGS)
+	$(PYTEST) -n 2 tests/unit $(ARGS)
 
 test-bare: install-bare ## Run the same unit tests where torch is not installed
-	.venv-bare/bin/python -m pytest tests/unit $(ARGS)
+	.venv-bare/bin/python -m pytest -n 2 tests/unit $(ARGS)
 
 test-panels: install-test ## Test the panels, the pictures and the exports, without a browser
 	$(PYTEST) tests/panels $(ARGS)
 
 test-training: install-test ## Test real runs with DeepSpeed
-	$(PYTEST) tests/training $(ARGS)
+	$(PYTEST) $(BOTH) tests/training $(ARGS)
 
 test-notebooks: install-test ## Run every notebook and compare its outputs
-	$(PY) -m pytest tests/notebooks $(ARGS)
+	$(PY) -m pytest -n 2 tests/notebooks $(ARGS)
 
 test-browser: install-test ## Use the panels in a real browser
 	DSACCUM_CHROMIUM="$$($(PY) -m tools.prepare chromium)" && export DSACCUM_CHROMIUM && $(PYTEST) tests/browser $(ARGS)

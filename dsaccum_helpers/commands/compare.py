@@ -159,7 +159,7 @@ def _parser() -> argparse.ArgumentParser:
 def _usage() -> str:
     defaults: dict[str, Any] = Setting().to_dict()
     return USAGE.format(
-        codes="\n".join(f"  {code:<32}{entry.title}" for code, entry in RUNNABLE.items()),
+        codes="\n".join(f"  {code:<36}{entry.title}" for code, entry in RUNNABLE.items()),
         tasks=", ".join(TASKS),
         stages=", ".join(map(str, ZERO_STAGES)),
         dtypes=" or ".join(DTYPES),

@@ -24,7 +24,7 @@ Weights come out the same to the bit. What was seen is said at the end, on rank 
   --set wanted.train_batch_size=N  the samples per optimizer step that are meant: then it is also seen that
                                    accumulation was never switched on
   --sample-every N                 measure the weights in the first updates and then in each N-th only (1)
-  --processes N                    start N processes on this machine
+  --processes N                    start N processes on this machine, 1 too, with what a launcher would tell them
   --json FILE                      write the report as JSON
   --quiet                          print no summary
 
@@ -38,7 +38,8 @@ _FACT = "wanted.train_batch_size"
 class _Options:
     def __init__(self) -> None:
         self.wanted: int | None = None
-        self.every = self.processes = 1
+        self.every = 1
+        self.processes: int | None = None  # None: this process alone, with what a launcher may have told it
         self.json: str | None = None
         self.quiet = self.help = self.module = False
         self.words: list[str] = []
@@ -54,7 +55,7 @@ def run(words: list[str]) -> int:
         return 0
     if not options.words:
         raise DsaccumError("watch needs a script. Smallest fix: dsaccum watch train.py.")
-    if options.processes > 1:
+    if options.processes is not None:
         from dsaccum_helpers.commands.several import start
 
         return start(options.processes, _without_processes(words))

@@ -102,6 +102,12 @@ def test_an_exception_of_the_script_is_shown_as_python_shows_it(folder: Path) ->
     assert "leftover" not in watched.stderr
 
 
+def test_one_process_is_told_what_a_launcher_would_tell_it(folder: Path) -> None:
+    done = _run(folder, "--processes", "1", "--json", "seen.json", "train.py", "right")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((folder / "seen.json").read_text())["batch"]["data_parallel_size"] == 1
+
+
 def test_several_processes_are_started(folder: Path) -> None:
     done = _run(folder, "--processes", "2", "--json", "seen.json", "train.py", "divide")
     assert done.returncode == 1, done.stderr
