@@ -23,8 +23,8 @@ YES = "yes"
 REFUSED = "`deepspeed.initialize` refuses, so there is never an engine to watch: `dsaccum check` says it"
 
 IN_WORDS = (
-    "The mend is how the job is started, which no key or number holds: the fix says it in words, and the mended start is "
-    "a near miss of the fixtures that stays silent"
+    "The mend is how the job is started, which no key or number holds: the fix says it in words, and the mended start "
+    "is a near miss of the fixtures that stays silent"
 )
 
 HEAD = """\
