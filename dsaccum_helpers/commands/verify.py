@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import closing
 
 from dsaccum_helpers.commands import say
@@ -56,6 +57,7 @@ def run(words: list[str]) -> int:
     form, output = _form(options.pop("format"), options["output"]), options.pop("output")
     wanted = {name: value for name, value in options.items() if value is not None}
     _refuse_beside_config(wanted)
+    _refuse_place(output)
     from dsaccum_helpers import Runner, verify  # says what to install where the packages of the course are missing
 
     line = LastLine()
@@ -88,6 +90,13 @@ def _refuse_beside_config(wanted: dict[str, Any]) -> None:
     if "config" in wanted and beside:
         name = {option.dest: option.option_strings[0] for option in _parser()._actions}[beside[0]]
         raise JobError(f"{name} has no part beside --config, which says it. Smallest fix: leave {name} out.")
+
+
+def _refuse_place(output: str | None) -> None:
+    """Where no file can be written is better said before the runs than after them."""
+    if output is not None and (os.path.isdir(output) or not os.path.isdir(os.path.dirname(os.path.abspath(output)))):
+        reason = "it is a folder" if os.path.isdir(output) else "there is no such folder"
+        raise JobError(f"{output:.200} cannot be written ({reason}). Smallest fix: --output verify.html.")
 
 
 def _text(verification: Any, form: str) -> str:

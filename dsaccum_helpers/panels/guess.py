@@ -10,7 +10,7 @@ from typing import Any
 import ipywidgets as widgets
 
 from dsaccum_helpers.errors import DsaccumError
-from dsaccum_helpers.mismatches import RUNNABLE, find, runnable
+from dsaccum_helpers.mismatches import RUNNABLE, UnknownMismatchError, find, runnable
 from dsaccum_helpers.panels.compare import STILL_RUNNING, WHILE_WAITING, Interrupted
 from dsaccum_helpers.panels.fields import choice_field, message, mimebundle, number_field, read, table, typed
 from dsaccum_helpers.panels.key_guard import guarded
@@ -35,7 +35,7 @@ class GuessPanel:
 
     def __init__(self, code: str, setting: Setting | None = None, runner: Any = None) -> None:
         self.setting = Setting(optimizer_steps=12) if setting is None else setting
-        self.entry = runnable(code, self.setting)
+        self.entry = _asked(code, self.setting)
         self.codes = choice_field("Mistake", list(RUNNABLE), self.entry.code)
         self.codes.layout.width, self.codes.layout.max_width = "450px", "100%"  # the longest code is not cut off
         self.question = widgets.HTML()
@@ -164,7 +164,7 @@ class GuessPanel:
     def _write(self, code: str | None, ratio: float | None, steps: int | None, changes: dict[str, Any]) -> None:
         """Put it all into the fields, and then look at it once. Raises ``DsaccumError``; then nothing is written."""
         setting = self._chosen().change(**changes)
-        entry = runnable(self.entry.code if code is None else code, setting)
+        entry = _asked(self.entry.code if code is None else code, setting)
         self._settled = False
         try:
             self.setting, self.codes.value = setting, entry.code
@@ -251,3 +251,11 @@ def _failure(press: Press) -> str:
     results = press.comparison.results if press.comparison else []
     failed = [f"{result.code}: {result.sentence}" for result in results if result.ended == "failed"]
     return press.error or next(iter(failed), "")
+
+
+def _asked(code: Any, setting: Setting) -> Any:
+    """The entry with this code. Raises ``DsaccumError`` where there is nothing to guess."""
+    entry = runnable(code, setting)
+    if entry.code not in RUNNABLE:
+        raise UnknownMismatchError(f"{entry.code} is right, so there is nothing to guess. Smallest fix: another code.")
+    return entry

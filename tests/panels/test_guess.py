@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dsaccum_helpers import Setting, SettingError
+from dsaccum_helpers import DsaccumError, Setting, SettingError
 from dsaccum_helpers.panels import GuessPanel
 from dsaccum_helpers.training import Runner
 
@@ -150,3 +150,9 @@ def test_more_processes_than_the_list_has(runner: Runner, capsys: pytest.Capture
     panel = GuessPanel("written-for-other-world-size", SETTING, runner)
     panel.run(steps=0, processes=3)
     assert "written-for-other-world-size at ZeRO-0 on 3 processes: your guess is right." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("code", [None, "matched", "loss-divided-twice:mended"])
+def test_what_is_right_is_nothing_to_guess(code: str | None) -> None:
+    with pytest.raises(DsaccumError, match=r"is right, so there is nothing to guess\. Smallest fix"):
+        GuessPanel(code)  # type: ignore[arg-type]

@@ -89,6 +89,8 @@ def test_command_answers_in_text_and_json(tmp_path: Path) -> None:
         (["--processes", ""], "--processes"),
         (["ds_config.json"], "unrecognized arguments: ds_config.json"),
         (["--accumulation-steps", "3"], "32 samples do not divide into 3"),
+        (["--output", "nowhere/x.html"], "nowhere/x.html cannot be written (there is no such folder)"),
+        (["--output", "/"], "/ cannot be written (it is a folder)"),
     ],
 )
 def test_an_option_that_is_off_is_one_line(words: list[str], named: str, tmp_path: Path) -> None:
