@@ -19,6 +19,7 @@ NAMES = sorted(path.name for path in FOLDER.glob("[0-9]*.ipynb"))
 SECONDS = 100.0  # for all cells of one notebook, with the start of its kernel's first run
 # These train for minutes; tests/notebooks runs all of their cells, and here those that show something are run.
 LONG = ("03_why_it_is_equal.ipynb", "04_loop_mistakes.ipynb", "05_frameworks.ipynb")
+patient = pytest.mark.timeout(240)  # of their waits, several may be long on a busy machine
 FIRST_RUN = 60.0  # seconds; the kernel's first run imports torch and DeepSpeed
 
 
@@ -103,6 +104,7 @@ def test_run_all(open_notebook: OpenNotebook, name: str) -> None:
     expect(notebook.area.locator(".jp-OutputArea-output img:visible").first).to_be_visible()
 
 
+@patient
 def test_why_it_is_equal_draws_its_picture(open_notebook: OpenNotebook) -> None:
     name = LONG[0]
     notebook = open_whole(open_notebook, name, "emptied-")
@@ -117,6 +119,7 @@ def test_why_it_is_equal_draws_its_picture(open_notebook: OpenNotebook) -> None:
     check_output(notebook)
 
 
+@patient
 def test_loop_mistakes_asks_and_answers(open_notebook: OpenNotebook) -> None:
     name = LONG[1]
     notebook = open_whole(open_notebook, name, "emptied-")
@@ -134,6 +137,7 @@ def test_loop_mistakes_asks_and_answers(open_notebook: OpenNotebook) -> None:
     check_output(notebook)
 
 
+@patient
 def test_frameworks_doctor_names_the_conflict(open_notebook: OpenNotebook) -> None:
     name = LONG[2]
     notebook = open_whole(open_notebook, name, "emptied-")
