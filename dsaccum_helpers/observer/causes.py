@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dsaccum_helpers.observer.facts import Facts, Seen, seen
 from dsaccum_helpers.observer.places import Place, shown
+from dsaccum_helpers.observer.scale import nobody, twice
 from dsaccum_helpers.observer.window import Closed
 
 
@@ -102,7 +103,7 @@ class Case:
 
 def main_cause(case: Case) -> Seen | None:
     """The first rule that fits; they stand in the order in which one explains the others."""
-    for rule in (_cleared, _clipped, _skipped, _several, _caller, _override, _by_hand, _twice, _sum, _drift, _lost):
+    for rule in (_cleared, _clipped, _skipped, _several, _caller, _override, _by_hand, twice, nobody, _drift, _lost):
         found = rule(case)
         if found is not None:
             return found
@@ -235,46 +236,6 @@ def _by_hand(case: Case) -> Seen | None:
     return seen("guarded-engine-step", message + case.numbers, [step, case.place])
 
 
-def _twice(case: Case) -> Seen | None:
-    """The script divides by the accumulation steps, and so does the engine."""
-    engine_divides = all(backward.scaled or backward.direct for backward in case.backwards)
-    if not engine_divides or not case.short_scale or case.gas == 1:
-        return None
-    total, number = case.closed.total or 0.0, case.divided_by()
-    if number is None and "sum" in case.kinds():
-        number = next((n for n in (case.gas, case.gas * case.world) if case.near(total * n, 1.0)), None)
-        if number is not None:
-            message = (
-                f"The loss is the mean over the whole window already ({shown(case.place)}), and the engine divides"
-            )
-            message += f" it by {case.gas} again.{case.numbers}"
-            fix = "engine.backward(loss, scale_wrt_gas=False)"
-            return seen("loss-divided-twice", message, [case.place], fix=fix)
-    if number is None or total > 1:
-        return None
-    message = f"The script divides the loss by {number:g}, and the engine divides it by {case.gas} again "
-    message += f"({shown(case.place)}).{case.numbers}"
-    return seen("loss-divided-twice", message, [case.place])
-
-
-def _sum(case: Case) -> Seen | None:
-    """Nobody divides: the script has told the engine not to, and does not do it either."""
-    if any(backward.scaled or backward.direct for backward in case.backwards) or case.count < 2:
-        return None
-    total = case.closed.total
-    if total is None or case.kinds() != {"mean"} or not case.near(total, case.count):
-        return None
-    message = f"scale_wrt_gas=False tells the engine not to divide ({shown(case.place)}), and the script does not "
-    message += f"divide either: the gradient is the sum of {case.count} micro-batches.{case.numbers}"
-    if case.facts.clip > 0:
-        message += f" gradient_clipping {case.facts.clip:g} cuts it to a size that looks right."
-        return seen("clipping-hides-scale", message, [case.place])
-    fix = f"engine.backward(loss / {case.count}, scale_wrt_gas=False), or leave scale_wrt_gas out."
-    title = "Nobody divides the loss by the accumulation steps"
-    does = f"Every gradient is {case.count} times too large."
-    return seen("caller-owned-boundary", message, [case.place], fix=fix, title=title, consequence=does)
-
-
 def _lost(case: Case) -> Seen | None:
     """The optimizer's gradient is not the window's, and no call explains it."""
     if not case.changed or any(before == case.count for _, before in case.window.clipped):
@@ -282,10 +243,14 @@ def _lost(case: Case) -> Seen | None:
     message = f"The gradient that reaches the optimizer is not the one that the window gathered.{case.numbers}"
     if case.window.bypassed:
         message += f" The forward pass goes around the engine ({shown(case.window.bypassed)})."
+    engine, severity = case.facts.engine, "error"
+    if case.stage == 0 and not case.window.bypassed and engine.optimizer is getattr(engine, "basic_optimizer", None):
+        severity = "warning"
+        message += " Or the script changed p.grad itself before step() (noise, zeroed rows): then it is as meant."
     fix = "Call the model through engine(...), and compare the versions with dsaccum explain known-bad-version."
     title = "Gradients are lost or added on the way to the optimizer"
     return seen(
-        "known-bad-version", message, [case.window.bypassed, case.place], severity="error", title=title, fix=fix
+        "known-bad-version", message, [case.window.bypassed, case.place], severity=severity, title=title, fix=fix
     )
 
 

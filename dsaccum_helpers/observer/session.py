@@ -18,6 +18,7 @@ from dsaccum_helpers.observer.loaders import Feed
 from dsaccum_helpers.observer.pipeline import PipelineProbe
 from dsaccum_helpers.observer.places import Place, shown
 from dsaccum_helpers.observer.probe import Probe
+from dsaccum_helpers.observer.scale import Share
 from dsaccum_helpers.observer.sides import Schedule, Sizes, Wanted, at_start, beside
 from dsaccum_helpers.observer.window import Closed
 
@@ -90,6 +91,7 @@ class Watch:
         self.facts = Facts(engine, self.probe.world)
         self.feed = Feed(self.probe, loader, self._epoch_ended)
         self.sizes, self.wanted, self.schedule = Sizes(), Wanted(wanted_train_batch_size), Schedule()
+        self.share = Share()
         self.found: list[Seen] = []
         self.running = self.told = False
 
@@ -153,6 +155,7 @@ class Watch:
         main = main_cause(case)
         sides = list(beside(case, main))
         sides += [*self.sizes.rule(case), *self.wanted.rule(case), *self.schedule.rule(case)]
+        sides += self.share.rule(case, main)
         self._add(*([main] if main else []), *sides)
         if self.facts.rank == 0:  # the summary is printed here
             self._add(*elsewhere(closed.marks, [one.code for one in self.found]))

@@ -136,6 +136,27 @@ def test_other_wrong_loops(seen: dict[int, Any], loop: str) -> None:
         assert loud[:1] == ([code] if code else []), (stage, loud)
 
 
+#: Per loop: stages, code and severity of the only finding, and what its message says.
+JUDGED = {
+    "divided_above_the_engine": ((0, 1, 2, 3), "loss-divided-twice", "error", "by 16 in all"),
+    "tenth_of_a_loss": ((0, 1, 2, 3), "loss-divided-twice", "note", "sum to 0.1, not 1"),
+    "half_by_division": ((0, 1, 2, 3), "loss-divided-twice", "warning", "the half of a squared error"),
+    "quarter_by_factor": ((0, 1, 2, 3), "loss-divided-twice", "warning", "the weight of a task"),
+    "gradients_changed": ((0,), "known-bad-version", "warning", "the script changed p.grad itself"),
+}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("loop", JUDGED)
+def test_what_can_be_meant_is_no_error(seen: dict[int, Any], loop: str) -> None:
+    stages, code, severity, words = JUDGED[loop]
+    for stage in stages:
+        case = seen[1][f"odd {loop} {stage}"]
+        (finding,) = case["findings"]
+        assert (case["raised"], finding["code"], finding["severity"]) == ("", code, severity), stage
+        assert words in finding["message"], stage
+
+
 @pytest.mark.timeout(300)
 def test_ranks_that_drift_apart(seen: dict[int, Any]) -> None:
     first = seen[2]["odd steps_twice_in_no_sync 0"]["findings"][0]

@@ -145,6 +145,11 @@ class Cases:
             flag_kept_false,
             halves,
             broken_off,
+            divided_above_the_engine,
+            tenth_of_a_loss,
+            half_by_division,
+            quarter_by_factor,
+            gradients_changed,
         ):
             for stage in stages:
                 with self.case(f"odd {loop.__name__} {stage}") as seen:
@@ -155,6 +160,7 @@ class Cases:
                         with observer:
                             loop(bench, engine)
                     finally:
+                        observer = getattr(bench, "observer", observer)  # the loop's own, where it has one
                         seen["findings"] = [one.to_dict() for one in observer.findings]
                         engine.destroy()
 
@@ -289,6 +295,46 @@ def broken_off(bench: Bench, engine: Any) -> None:
         engine.backward(functional.cross_entropy(engine(x), y))
         if i % COUNT == COUNT - 1:
             engine.step()
+
+
+def divided_above_the_engine(bench: Bench, engine: Any) -> None:
+    """The script divides, a framework does so again, and the engine is told not to."""
+    for x, y in bench.batches():
+        engine.backward(functional.cross_entropy(engine(x), y) / COUNT / COUNT, scale_wrt_gas=False)
+        engine.step()
+
+
+def tenth_of_a_loss(bench: Bench, engine: Any) -> None:
+    """A factor of which nobody can know whose it is."""
+    for x, y in bench.batches():
+        engine.backward(functional.cross_entropy(engine(x), y) * 0.1)
+        engine.step()
+
+
+def half_by_division(bench: Bench, engine: Any) -> None:
+    """Half a squared error, or a division by two accumulation steps."""
+    engine = bench.engine(gradient_accumulation_steps=2)
+    with watch(engine, quiet=True) as bench.observer:  # type: ignore[attr-defined]
+        for x, y in bench.batches():
+            engine.backward(((engine(x) - functional.one_hot(y, 10)) ** 2).mean() / 2)
+            engine.step()
+
+
+def quarter_by_factor(bench: Bench, engine: Any) -> None:
+    """The weight of a task, or a division by four accumulation steps."""
+    for x, y in bench.batches():
+        engine.backward(0.25 * functional.cross_entropy(engine(x), y))
+        engine.step()
+
+
+def gradients_changed(bench: Bench, engine: Any) -> None:
+    """The script changes the window's gradient itself; from ZeRO-1 on it is not there."""
+    for i, (x, y) in enumerate(bench.batches()):
+        engine.backward(functional.cross_entropy(engine(x), y))
+        for parameter in engine.module.parameters():
+            if i % COUNT == COUNT - 1 and not bench.stage:
+                parameter.grad[0] = 0.0
+        engine.step()
 
 
 def _hung(engine: Any) -> list[Any]:
