@@ -23,6 +23,9 @@ PICTURES = {
     "00_start_here": (1, ("matched: loss 2.3", "in 60 steps")),
     "01_three_numbers": (1, ("72 samples per optimizer step",)),
     "02_matched_or_mismatched": (2, ("matched: loss 2.3", "in 60 steps")),
+    "03_why_it_is_equal": (1, ("matched: loss 2.3", "loss-divided-twice: loss 2.3", "in 60 steps")),
+    "04_loop_mistakes": (0, ()),
+    "05_frameworks": (0, ()),
     "06_your_own_job": (1, ("64 samples per optimizer step", "4 processes", "8 accumulation steps")),
 }
 IGNORED = {"nbval-ignore-output", "nbval-skip"}
