@@ -94,7 +94,12 @@ class Shared:
                 probes = [probe for probe in self.probes if probe.pending]
                 for probe in probes:
                     probe.before_direct(tensor, caller())
-                result = backward(tensor, *words, **options)
+                try:
+                    result = backward(tensor, *words, **options)
+                except Exception:
+                    for probe in probes:
+                        probe.failed()
+                    raise
                 for probe in probes:
                     probe.after_backward()
                 return result

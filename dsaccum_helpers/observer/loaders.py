@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from dsaccum_helpers.observer.hooks import SHARED, Hooks
-from dsaccum_helpers.observer.probe import Probe, first_tensor
+from dsaccum_helpers.observer.probe import Probe
+from dsaccum_helpers.observer.tensors import samples_of
 
 #: Set in the flags of a class that can be changed; those of Python itself cannot.
 _HEAP_TYPE = 1 << 9
@@ -87,10 +88,9 @@ class _Reading:
                 feed.probe.left_behind()
         self._backwards, self._read = SHARED.backwards, True
         item = next(self._iterator)
-        first = first_tensor((item,))
         for feed in self._feeds:
             feed.probe.items += 1
-            feed.probe.read = None if first is None or not first.dim() else first.shape[0]
+            feed.probe.read = samples_of((item,), feed.probe.engine.train_micro_batch_size_per_gpu())
         return item
 
     def __getattr__(self, name: str) -> Any:

@@ -8,7 +8,8 @@ from typing import Any
 from dsaccum_helpers.observer.facts import Seen, seen
 from dsaccum_helpers.observer.hooks import SHARED
 from dsaccum_helpers.observer.places import Place, caller, shown
-from dsaccum_helpers.observer.probe import Probe, first_tensor
+from dsaccum_helpers.observer.probe import Probe
+from dsaccum_helpers.observer.tensors import samples_of
 from dsaccum_helpers.observer.window import Backward
 
 
@@ -53,9 +54,8 @@ class PipelineProbe(Probe):
                     self.event("pipeline-train-batch", self.place)
                 raise
             self.read_in_call += 1
-            first = first_tensor((batch,))
             record = Backward(self.place or caller(), True, False, self.engine.gradient_accumulation_steps(), None)
-            record.samples = None if first is None or not first.dim() else first.shape[0]
+            record.samples = samples_of((batch,), self.engine.train_micro_batch_size_per_gpu())
             record.read = record.samples
             self.window.backwards.append(record)
             self.window.steps += 1

@@ -13,6 +13,7 @@ from dsaccum_helpers.observer.hooks import SHARED, Hooks
 from dsaccum_helpers.observer.losses import terms
 from dsaccum_helpers.observer.outside import Outside
 from dsaccum_helpers.observer.places import Place, caller
+from dsaccum_helpers.observer.tensors import first_tensor, samples_of
 from dsaccum_helpers.observer.window import Backward, Closed, Window
 
 #: The first updates are looked at with the gradients, later ones once in so many: they cost a copy.
@@ -65,10 +66,9 @@ class Probe(Outside):
         self.hang_outside()
         SHARED.enter(self)
         if engine.micro_steps % engine.gradient_accumulation_steps() or self._holds_gradients():
-            # What was gathered before the watch began cannot be weighed.
-            self.window.sampled = self.window.gradients = False
-        if self.window.gradients:
-            self.gradients.start()
+            # What was gathered before the watch began cannot be weighed; other ranks may have begun with it.
+            self.window.broken = True
+        self.gradients.start()
 
     def _holds_gradients(self) -> bool:
         return any(parameter.grad is not None for parameter in self.engine.module.parameters())
@@ -103,7 +103,8 @@ class Probe(Outside):
     def _forward_pre(self, module: Any, words: tuple[Any, ...], options: dict[str, Any]) -> None:
         if module is not self.engine.module or not (module.training and torch.is_grad_enabled()):
             return
-        first = first_tensor((*words, *options.values()))
+        given = (*words, *options.values())
+        first = first_tensor(given)
         pointer = 0
         if first is not None:  # a sparse tensor has no one place in memory
             pointer = first.data_ptr() if first.layout == torch.strided else id(first)
@@ -111,7 +112,7 @@ class Probe(Outside):
         self.same = pointer == self.pointer and self.last is not None and self.last() is not None
         self.pointer, self.last = pointer, None if first is None else weakref.ref(first)
         self.pending += 1
-        self.samples = None if first is None or not first.dim() else first.shape[0]
+        self.samples = samples_of(given, self.engine.train_micro_batch_size_per_gpu())
         if not self.in_forward and self.window.bypassed is None:
             self.window.bypassed = caller()
         if self.pending == 1:
@@ -122,12 +123,13 @@ class Probe(Outside):
             scaled = options.get("scale_wrt_gas", words[1] if len(words) > 1 else True)
             SHARED.inside += 1
             SHARED.backwards += 1
+            noted = len(self.window.backwards)
             try:
                 self._before(loss, bool(scaled), False, caller())
                 result = backward(loss, *words, **options)
             except Exception:
-                if self.gradients.on and not self.gradients.fresh:  # it was refused, or failed early: no backward
-                    self.window.backwards.pop()
+                if len(self.window.backwards) > noted:
+                    self.failed()
                 raise
             finally:
                 SHARED.inside -= 1
@@ -173,6 +175,14 @@ class Probe(Outside):
             term.handle.remove()
         if self.gradients.on:
             self.gradients.add()
+
+    def failed(self) -> None:
+        """backward() was refused, or broke off (out of memory): it counts as none."""
+        record = self.window.backwards.pop()
+        for term in record.terms:
+            term.handle.remove()
+        if self.gradients.fresh or not self.gradients.on:  # what came of it until then may be in the gradients
+            self.gradients.fresh, self.window.broken = {}, True
 
     def left_behind(self) -> None:
         """The next micro-batch is read, and the one before was passed forward without a backward."""
@@ -234,6 +244,8 @@ class Probe(Outside):
                 closed.ratio = closed.seen / own
         if not self.window.sampled:
             return
+        if self.window.broken:
+            closed.forget()
         if self.world == 1:
             closed.total = closed.own_total
         else:
@@ -245,12 +257,14 @@ class Probe(Outside):
         fewest, most = closed.token_range or (nothing, nothing)
         sums = checksum(self.engine) if with_parameters and self.engine.zero_optimization_stage() < 3 else nothing
         total = nothing if closed.own_total is None else closed.own_total
-        mine = torch.tensor([total, fewest, most, sums, *self.marks], dtype=torch.float64)
+        mine = torch.tensor([total, fewest, most, sums, self.window.broken, *self.marks], dtype=torch.float64)
         mine = mine.to(next(self.engine.module.parameters()).device)
         parts = [torch.empty_like(mine) for _ in range(self.world)]
         torch.distributed.all_gather(parts, mine, group=self.group)
-        totals, low, high, sums_of, *marks = torch.stack(parts).cpu().T.tolist()
+        totals, low, high, sums_of, broke, *marks = torch.stack(parts).cpu().T.tolist()
         closed.marks = list(zip(*marks, strict=True))
+        if any(broke):
+            closed.forget()
         mean = sum(totals) / len(totals)
         closed.total = mean if mean == mean else None
         closed.token_range = (min(low), max(high)) if sum(low) == sum(low) else None
@@ -284,15 +298,3 @@ class Probe(Outside):
         return Window(
             sampled=early or self.updates % every == 0, gradients=early or self.updates % (GRADIENTS_EVERY * every) == 0
         )
-
-
-def first_tensor(values: Any) -> torch.Tensor | None:
-    """The first tensor of a forward pass's arguments, also inside a batch that is a dict, list or tuple."""
-    for value in values:
-        if torch.is_tensor(value):
-            return value
-        if isinstance(value, dict | list | tuple):
-            inner = first_tensor(value.values() if isinstance(value, dict) else value)
-            if inner is not None:
-                return inner
-    return None

@@ -147,7 +147,7 @@ class Wanted:
     def rule(self, case: Case) -> Iterator[Seen]:
         """The first window of which all sizes are known decides."""
         sizes = _sizes(case)
-        if self.wanted is None or not sizes or case.several:
+        if self.wanted is None or not sizes or case.several or case.window.broken:
             return
         wanted, facts = self.wanted, case.facts
         real = sum(sizes) * case.world

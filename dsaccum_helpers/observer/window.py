@@ -62,6 +62,7 @@ class Window:
         self.scheduler_outside = 0
         self.bypassed: Place | None = None  # a forward pass around the engine
         self.repeated = 0  # backwards that share their micro-batch with the one before
+        self.broken = False  # begun before the watch, or a backward failed half way: its numbers say nothing
         self.strayed = False  # a backward of another engine has reached this one's parameters
         self.override_place: Place | None = None
         self.no_sync = False
@@ -120,6 +121,11 @@ class Closed:
         self.weights = [_sum([term.weight for term in terms]) for terms in self.terms]
         self.own_total = _sum(self.weights)
         self.token_range = self._tokens(micro)
+
+    def forget(self) -> None:
+        """The window cannot be weighed."""
+        self.terms, self.weights = [], []
+        self.own_total = self.token_range = self.total = self.ratio = None
 
     def _tokens(self, micro: int) -> tuple[float, float] | None:
         """Where micro-batches weigh the same: a last one that is short may have fewer targets."""

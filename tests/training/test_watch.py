@@ -170,6 +170,12 @@ def test_what_another_rank_alone_does_wrong_is_in_the_summary(seen: dict[int, An
 
 
 @pytest.mark.timeout(300)
+def test_ranks_that_begin_differently_do_not_wait_for_each_other(seen: dict[int, Any]) -> None:
+    case = seen[2]["odd begun 0"]
+    assert (case["raised"], case["findings"], case["updates"]) == ("", [], 5)
+
+
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("stage", [0, 1])
 def test_two_stages_of_a_pipeline_show_nothing(seen: dict[int, Any], stage: int) -> None:
     """There the norm that ZeRO-1 gives is that of both stages."""

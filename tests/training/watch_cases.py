@@ -176,6 +176,22 @@ class Cases:
             seen["findings"] = [one.to_dict() for one in observer.findings]
             engine.destroy()
 
+    def begun(self) -> None:
+        """One rank has made a backward before the watch: the ranks still exchange the same."""
+        with self.case("odd begun 0") as seen:
+            bench = Bench(load_task("digits"), 0, self.rank, self.processes)
+            engine = bench.engine()
+            if self.rank == self.processes - 1:  # its gradients are there, and the engine knows nothing of it
+                for parameter in engine.module.parameters():
+                    parameter.grad = torch.zeros_like(parameter)
+            with watch(engine, quiet=True) as observer:
+                for x, y in bench.batches():
+                    engine.backward(functional.cross_entropy(engine(x), y))
+                    engine.step()
+            seen["findings"] = [one.to_dict() for one in observer.findings]
+            seen["updates"] = observer.probe.updates
+            engine.destroy()
+
     def pipeline(self, stages: tuple[int, ...]) -> None:
         """A right run of two stages, one in each process."""
         import deepspeed
@@ -368,6 +384,7 @@ def main() -> None:
         cases.ends()
     else:
         cases.one_rank()
+        cases.begun()
         cases.pipeline((0, 1))  # last: DeepSpeed takes every later engine for one of a pipeline
     (output / f"{processes}.{rank}.json").write_text(json.dumps(cases.seen, indent=1, default=str))
     torch.distributed.destroy_process_group()

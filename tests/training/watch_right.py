@@ -684,8 +684,119 @@ def sparse_embedding(bench: Bench) -> Any:
     return train
 
 
+def image_lists(bench: Bench) -> Any:
+    """A list of images and one of boxes: no first dimension is the batch."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.Linear(64, 10)
+
+        def forward(self, images: list[torch.Tensor]) -> torch.Tensor:
+            return self.layers(torch.stack([image.flatten() for image in images]))
+
+    engine = bench.engine(Model())
+    rows = list(bench.batches())
+    items = [([row.reshape(1, 8, 8) for row in x], [{"label": label.reshape(1)} for label in y]) for x, y in rows]
+    bench.loader = torch.utils.data.DataLoader(items, batch_size=None)  # type: ignore[arg-type]
+
+    def train() -> None:
+        for images, targets in bench.loader:
+            labels = torch.cat([target["label"] for target in targets])
+            engine.backward(functional.cross_entropy(engine(images), labels))
+            engine.step()
+
+    return train
+
+
+def _texts(bench: Bench, shape: Callable[[torch.Tensor], torch.Tensor], tokens: int) -> Any:
+    """Digits read as texts of tokens, in this shape."""
+    engine = bench.engine(nn.Sequential(nn.Embedding(32, 16), nn.Tanh(), nn.Linear(16, 32)))
+    rows = [shape(x[:, :tokens].long().clamp(0, 31)) for x, _ in bench.batches()]
+    items = [{"input_ids": one, "labels": one} for one in rows]
+    bench.loader = torch.utils.data.DataLoader(items, batch_size=None)  # type: ignore[arg-type]
+
+    def train() -> None:
+        for item in bench.loader:
+            engine.backward(functional.cross_entropy(engine(item["input_ids"]).flatten(0, 1), item["labels"].flatten()))
+            engine.step()
+
+    return train
+
+
+def packed_texts(bench: Bench) -> Any:
+    """All texts of a micro-batch in one row."""
+    return _texts(bench, lambda x: x.reshape(1, -1), 12)
+
+
+def sequence_first(bench: Bench) -> Any:
+    return _texts(bench, lambda x: x.T.contiguous(), 12)
+
+
+def graph_batches(bench: Bench) -> Any:
+    """Nodes of many graphs in one tensor, the edges, and to which graph each node belongs."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.Linear(16, 10)
+
+        def forward(self, nodes: torch.Tensor, edges: torch.Tensor, graph: torch.Tensor) -> torch.Tensor:
+            sums = torch.zeros(MICRO, 16).index_add(0, graph, nodes + nodes.index_select(0, edges[1]))
+            return self.layers(sums)
+
+    engine = bench.engine(Model())
+
+    def train() -> None:
+        for x, y in bench.batches():
+            edges = torch.arange(4 * MICRO).expand(2, -1)
+            graph = torch.arange(MICRO).repeat_interleave(4)
+            engine.backward(functional.cross_entropy(engine(x.reshape(4 * MICRO, 16), edges, graph), y))
+            engine.step()
+
+    return train
+
+
+class _Breaks(torch.autograd.Function):
+    """Breaks off in the middle of a backward pass, as one that runs out of memory."""
+
+    @staticmethod
+    def forward(context: Any, x: torch.Tensor, breaks: bool) -> torch.Tensor:
+        context.breaks = breaks
+        return x.clone()
+
+    @staticmethod
+    def backward(context: Any, *gradients: torch.Tensor) -> Any:
+        if context.breaks:
+            raise MemoryError
+        return gradients[0], None
+
+
+def broken_backward(bench: Bench) -> Any:
+    """A backward breaks off half way, is caught, and the micro-batch is tried again after what it left is cleared."""
+    engine = bench.engine()
+    if bench.stage:
+        return _plain(bench, engine)  # ZeRO does not go on after it
+
+    def train() -> None:
+        for i, (x, y) in enumerate(bench.batches()):
+            for breaks in (True, False) if i == COUNT else (False,):
+                hidden = engine.module[1](engine.module[0](x)) if breaks else None
+                out = engine.module[2](_Breaks.apply(hidden, True)) if breaks else engine(x)
+                try:
+                    engine.backward(functional.cross_entropy(out, y))
+                except MemoryError:
+                    engine.zero_grad()
+            engine.step()
+
+    return train
+
+
 #: Of these nothing at all may be said, not even in a note.
-SILENT = ("clipped", "cut_by_the_script", "frozen_in_turns", "two_loaders", "sparse_embedding")
+SILENT = (
+    *("clipped", "cut_by_the_script", "frozen_in_turns", "two_loaders", "sparse_embedding"),
+    *("image_lists", "packed_texts", "sequence_first", "graph_batches", "broken_backward"),
+)
 
 LOOPS: dict[str, Callable[[Bench], Any]] = {
     loop.__name__: loop
@@ -699,5 +810,6 @@ LOOPS: dict[str, Callable[[Bench], Any]] = {
         *(deepspeed_loader, scheduler_of_the_engine, scheduler_of_the_script, cleared_between_windows, direct),
         *(two_passes_one_loss, gathered_losses, gradients_kept_local, frozen_batch_norm, loss_in_the_model),
         *(logged_norm, thawed, frozen_in_turns, cut_by_the_script, two_loaders, sparse_embedding),
+        *(image_lists, packed_texts, sequence_first, graph_batches, broken_backward),
     )
 }
