@@ -14,13 +14,14 @@ from dsaccum_helpers.errors import DsaccumError
 from dsaccum_helpers.findings import Finding, Report
 from dsaccum_helpers.observer.causes import Case, main_cause
 from dsaccum_helpers.observer.facts import Facts, Seen, elsewhere, marked, seen
+from dsaccum_helpers.observer.gradients import GradientSum
 from dsaccum_helpers.observer.loaders import Feed
 from dsaccum_helpers.observer.pipeline import PipelineProbe
 from dsaccum_helpers.observer.places import Place, shown
 from dsaccum_helpers.observer.probe import Probe
 from dsaccum_helpers.observer.scale import Share
 from dsaccum_helpers.observer.sides import Schedule, Sizes, Wanted, at_start, beside
-from dsaccum_helpers.observer.window import Closed
+from dsaccum_helpers.observer.window import Closed, Window
 
 _ORDER = ("error", "warning", "note")
 
@@ -101,11 +102,14 @@ class Watch:
         return [*sorted(self.found, key=lambda one: (one.because_of is not None, _ORDER.index(one.severity)))]
 
     def start(self) -> Watch:
-        """Hang the hooks in; nothing happens where they hang already."""
+        """Hang the hooks in; nothing happens where they hang already. Raises ``DsaccumError`` after ``stop``."""
+        if self.engine is None:
+            raise DsaccumError("This watch has ended, and let its engine go. Smallest fix: watch(engine) once more.")
         if not self.running:
             self.running = True
             self._add(*at_start(self.facts))
             self.probe.start()
+            self.probe.hooks.wrap(self.engine, "destroy", self._destroyed)
             self.feed.start()
         return self
 
@@ -125,6 +129,25 @@ class Watch:
         if self.facts.rank == 0 and not self.told:
             self.told = True
             self._tell()
+        self._let_go()
+
+    def _destroyed(self, destroy: Any) -> Any:
+        """The engine is at its end, and so is the watch; a training that fails destroys it on its way out."""
+
+        def wrapped(*words: Any, **options: Any) -> Any:
+            if not sys.is_finalizing():  # DeepSpeed destroys what is left when Python ends
+                self.stop(failed=sys.exc_info()[0] is not None)
+            return destroy(*words, **options)
+
+        return wrapped
+
+    def _let_go(self) -> None:
+        """Nothing of the model or of the data stays in memory because it was watched."""
+        self.engine = self.loader = self.facts.engine = None
+        self.feed.loader = None
+        probe = self.probe
+        probe.engine = probe.group = None
+        probe.gradients, probe.window = GradientSum(()), Window(sampled=False, gradients=False)
 
     def report(self) -> Report:
         """What was found so far: shows as text, as HTML in a notebook, and as JSON with ``to_dict``."""

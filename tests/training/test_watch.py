@@ -205,6 +205,15 @@ def test_a_report_that_cannot_be_written_hides_no_exception(seen: dict[int, Any]
 
 
 @pytest.mark.timeout(300)
+def test_a_destroyed_engine_is_not_held_by_its_watch(seen: dict[int, Any]) -> None:
+    case = seen[1]["end destroyed"]
+    assert (case["raised"], case["running"], case["updates"]) == ("", False, 5)
+    assert case["held"] == [False, False], "engine and parameters"
+    assert (case["verdict"], case["gas"]["gradient_accumulation_steps"]) == ("ok", 4)
+    assert "watch(engine) once more" in case["again"]
+
+
+@pytest.mark.timeout(300)
 def test_an_exception_in_training_passes_through(seen: dict[int, Any]) -> None:
     case = seen[1]["end exception"]
     assert (case["raised"], case["same"], case["left"]) == ("", True, True)

@@ -16,6 +16,7 @@ import shutil
 import sys
 import tempfile
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from torch.nn import functional
 from watch_right import COUNT, LOOPS, MICRO, Bench
 
 from dsaccum_helpers import watch
+from dsaccum_helpers.errors import DsaccumError
 from dsaccum_helpers.mismatches import MATCHED, RUNNABLE, find
 from dsaccum_helpers.setting import Setting
 from dsaccum_helpers.training.loops import Run, make_engine, right_loop
@@ -234,6 +236,25 @@ class Cases:
             except KeyError as error:
                 seen["same"] = error is mine
             seen["said"] = said.getvalue()
+        with self.case("end destroyed") as seen:
+            bench = Bench(load_task("digits"), 0, self.rank, self.processes)
+            engine = bench.engine()
+            observer, gone = watch(engine, quiet=True).start(), weakref.ref(engine)
+            rows = weakref.ref(engine.module[0].weight)
+            for x, y in bench.batches():
+                engine.backward(functional.cross_entropy(engine(x), y))
+                engine.step()
+            engine.destroy()
+            seen["running"], seen["updates"] = observer.running, observer.probe.updates
+            bench.engines.clear()
+            del engine
+            gc.collect()
+            seen["held"] = [gone() is not None, rows() is not None]
+            seen["verdict"], seen["gas"] = observer.report().verdict, observer.report().batch
+            try:
+                observer.start()
+            except DsaccumError as error:
+                seen["again"] = str(error)
         with self.case("end report") as seen:
             bench = Bench(load_task("digits"), 0, self.rank, self.processes)
             engine, said, stream = bench.engine(), io.StringIO(), io.StringIO()
