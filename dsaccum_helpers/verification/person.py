@@ -144,12 +144,7 @@ def read_plan(config: Any, processes: int | None) -> Plan | list[str]:
     kept, notes = keys.top_level(values)
     zero, more = keys.zero(values.get("zero_optimization"))
     bf16, dtype = keys.bf16(values)
-    if kept.get("communication_data_type") not in (None, "fp32", dtype):
-        what, why = (
-            "communication_data_type",
-            "it rounds gradients on their way, so no full batch gives the same weights",
-        )
-        raise keys.refuse(what, why, "verify a copy without it")
+    _exchanged_whole(kept, dtype)
     optimizer = blocks.optimizer(values.get("optimizer"))
     schedule, kept_lines, scaled = blocks.scheduler(values.get("scheduler"))
     clipping = _clipping(values)
@@ -169,6 +164,12 @@ def read_plan(config: Any, processes: int | None) -> Plan | list[str]:
         *(source, micro, steps, replicas, zero["stage"], dtype, optimizer, schedule, clipping, ours),
         *(lines, scaled, left_out),
     )
+
+
+def _exchanged_whole(kept: dict[str, Any], dtype: str) -> None:
+    if kept.get("communication_data_type") not in (None, "fp32", dtype):
+        why = "it rounds gradients on their way, so no full batch gives the same weights"
+        raise keys.refuse("communication_data_type", why, "verify a copy without it")
 
 
 def _numbers(job: Job, processes: int | None) -> tuple[int, int, int, list[str]]:

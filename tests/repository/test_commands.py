@@ -43,13 +43,16 @@ def test_test_runs_every_suite_in_order() -> None:
         commands.index(word) for word in ("ruff check", "mypy", "lint-imports", *(f"tests/{suite}" for suite in SUITES))
     ]
     assert places == sorted(places)
-    assert ".venv-bare/bin/python -m pytest tests/unit" in commands
+    assert ".venv-bare/bin/python -m pytest -n 2 tests/unit" in commands
 
 
 @pytest.mark.parametrize("suite", SUITES)
 def test_every_suite_is_there_and_has_a_target(suite: str) -> None:
     assert list((ROOT / "tests" / suite).rglob("test_*.py")), "a suite that is missing would pass unseen"
-    assert f"-m pytest -p no:nbval tests/{suite}" in dry_run(f"test-{suite}") or suite == "notebooks"
+    words = re.search(rf"-m pytest(.*) tests/{suite}$", dry_run(f"test-{suite}").strip(), flags=re.MULTILINE)
+    assert words is not None
+    allowed = {"-p", "no:nbval", "-n", "2", "--dist", "loadfile"}
+    assert set(words[1].split()) <= allowed, "nothing may be left out of a suite"
 
 
 def test_every_folder_of_tests_is_run() -> None:
