@@ -30,9 +30,11 @@ class Feed:
             self.loader = getattr(loader, "dataloader", None)
         self.owner = torch.utils.data.DataLoader if self.loader is None else type(self.loader)
         self.trained: set[int] = set()
+        self.running = False
 
     def start(self) -> None:
         """Hang the hook in, one for all feeds of a class."""
+        self.running = True
         if not (self.owner.__flags__ & _HEAP_TYPE and hasattr(self.owner, "__iter__")):
             return
         if self.owner not in _following:
@@ -42,6 +44,7 @@ class Feed:
 
     def stop(self) -> None:
         """Take the hook out, where no other feed needs it."""
+        self.running = False
         hooks, feeds = _following.get(self.owner, (None, []))
         if self in feeds:
             feeds.remove(self)
@@ -79,6 +82,7 @@ class _Reading:
         return self
 
     def __next__(self) -> Any:
+        self._feeds = [feed for feed in self._feeds if feed.running]  # an iterator outlives a watch
         trained = self._read and SHARED.backwards > self._backwards
         for feed in self._feeds:
             if trained:
