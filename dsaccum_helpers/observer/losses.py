@@ -115,6 +115,8 @@ def _criterion(node: Any) -> tuple[str, Any, int]:
     if reduction not in (_MEAN, _SUM):
         return "other", None, 0
     count = getattr(node, "_saved_total_weight", None)
+    if reduction == _MEAN and getattr(node, "_saved_weight", None) is not None:
+        count = None  # with weights of classes this is the sum of weights, and no count of targets
     if count is None and reduction == _SUM:
         saved = getattr(node, "_saved_self", None)
         count = None if saved is None else saved.numel()

@@ -246,6 +246,18 @@ def quarter_of_a_loss(bench: Bench) -> Any:
     return train
 
 
+def weighted_classes(bench: Bench) -> Any:
+    """Rare classes count more; each micro-batch has as many targets as any other."""
+    engine = bench.engine()
+
+    def train() -> None:
+        for x, y in bench.batches():
+            engine.backward(functional.cross_entropy(engine(x), y, weight=torch.arange(1.0, 11.0)))
+            engine.step()
+
+    return train
+
+
 def copied(bench: Bench) -> Any:
     """A copy of the model after each update, as for averaged weights."""
     engine = bench.engine()
@@ -805,7 +817,7 @@ LOOPS: dict[str, Callable[[Bench], Any]] = {
         *(tokens_scaled_back, tokens_not_scaled, tokens_by_mask, mean_weighted_by_tokens),
         *(caller_owned, caller_owned_any_length, caller_owned_own_factors, caller_owned_own_factors_any_length),
         *(copied, refused_backward, validated_in_training_mode),
-        *(quarter_of_a_loss, boundary_set, boundary_set_step_each, adversarial, evaluated),
+        *(weighted_classes, quarter_of_a_loss, boundary_set, boundary_set_step_each, adversarial, evaluated),
         *(checkpointed, checkpointed_reentrant, bf16, bf16_summed_in_fp32, overflow, last_batch_partial),
         *(deepspeed_loader, scheduler_of_the_engine, scheduler_of_the_script, cleared_between_windows, direct),
         *(two_passes_one_loss, gathered_losses, gradients_kept_local, frozen_batch_norm, loss_in_the_model),
