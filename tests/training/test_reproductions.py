@@ -54,7 +54,7 @@ def results(runner: Runner) -> dict[str, RunResult]:
 def test_the_wrong_run_ends_where_plain_pytorch_says(results: dict[str, RunResult], code: str) -> None:
     result, setting = results[code], setting_for(code)
     if RUNNABLE[code].refused or RUNNABLE[code].stops(setting):
-        assert (result.ended, result.points[1:]) == ("refused", [])
+        assert (result.ended, result.points[1:]) == ("refused", []), f"{result.sentence}\n{result.log}"
         assert result.engine_words.partition(":")[0].isidentifier()
         assert "Smallest fix: " in result.our_words
     else:
