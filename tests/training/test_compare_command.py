@@ -38,18 +38,26 @@ def test_json_has_the_setting_the_points_and_the_oracle(tmp_path: Path) -> None:
 
 def test_all_prints_predicted_beside_measured_and_draws_a_small_picture_for_each(tmp_path: Path) -> None:
     done = dsaccum_compare(tmp_path, "--all", *SHORT, "--output", "seen")
-    assert (done.returncode, done.stderr) == (0, f"Written to {tmp_path / 'seen'}\n")
+    *left_out, last = done.stderr.splitlines()
+    assert (done.returncode, last) == (0, f"Written to {tmp_path / 'seen'}")
+    missing = {line.partition(" is left out: ")[0] for line in left_out}
+    # The regression has no layer to normalise, and fp32 neither 16-bit sums nor their faults.
+    assert missing == {"accumulation-dtype", "known-bad-version", "batch-norm-per-micro-batch"}
+    shown = [code for code in RUNNABLE if code not in missing]
     rows = [line.split() for line in done.stdout.splitlines() if "× first gradient norm" in line]
     # Four accumulation steps, divided by once more.
     assert next(row for row in rows if row[0] == "loss-divided-twice")[-3:] == ["0.25", "0.25", "yes"]
-    assert "matched                       Finished: 6 optimizer steps." in done.stdout
+    assert ["matched", "Finished:", "6", "optimizer", "steps."] in [line.split() for line in done.stdout.splitlines()]
     assert {path.name for path in (tmp_path / "seen").iterdir()} == set(FILES)
     points = (tmp_path / "seen" / "points.csv").read_text().splitlines()[1:]
-    refused = {code for code, entry in RUNNABLE.items() if entry.refused}
-    assert {line.partition(",")[0] for line in points} == {*RUNNABLE, "matched"} - refused
+    # Where the loop is stopped there is the point before the first update, and no curve.
+    refused = {code for code in shown if RUNNABLE[code].refused}
+    stopped = {code for code in shown if RUNNABLE[code].stops(Setting(zero_stage=1, processes=2))}
+    assert {line.partition(",")[0] for line in points} == {*shown, "matched"} - refused
+    assert stopped == {"optimizer-step-bypasses-engine"}
     picture = (tmp_path / "seen" / "curves.svg").read_text()
-    assert all(f"<!-- {code} -->" in picture for code in RUNNABLE)
-    assert picture.count("no curve: refused") == len(refused) > 0
+    assert all(f"<!-- {code} -->" in picture for code in shown)
+    assert picture.count("no curve: refused") == len(refused) + len(stopped) > 1
 
 
 def test_all_says_what_it_leaves_out(capsys: pytest.CaptureFixture[str]) -> None:
