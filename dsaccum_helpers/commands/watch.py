@@ -23,7 +23,7 @@ Weights come out the same to the bit. What was seen is said at the end, on rank 
 
   --set wanted.train_batch_size=N  the samples per optimizer step that are meant: then it is also seen that
                                    accumulation was never switched on
-  --sample-every N                 measure the weights in the first updates and then in each N-th only (1)
+  --sample-every N                 measure the weights in the first updates and then in each N-th only (2)
   --processes N                    start N processes on this machine, 1 too, with what a launcher would tell them
   --json FILE                      write the report as JSON
   --quiet                          print no summary
@@ -38,7 +38,7 @@ _FACT = "wanted.train_batch_size"
 class _Options:
     def __init__(self) -> None:
         self.wanted: int | None = None
-        self.every = 1
+        self.every = 2
         self.processes: int | None = None  # None: this process alone, with what a launcher may have told it
         self.json: str | None = None
         self.quiet = self.help = self.module = False

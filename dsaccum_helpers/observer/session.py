@@ -31,7 +31,7 @@ def watch(
     loader: Any = None,
     *,
     wanted_train_batch_size: int | None = None,
-    sample_every: int = 1,
+    sample_every: int = 2,
     json: Any = None,
     quiet: bool = False,
 ) -> Watch:
@@ -65,7 +65,7 @@ class Watch:
         loader: Any = None,
         *,
         wanted_train_batch_size: int | None = None,
-        sample_every: int = 1,
+        sample_every: int = 2,
         json: Any = None,
         quiet: bool = False,
     ) -> None:
