@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from dsaccum_helpers.errors import DsaccumError
-from dsaccum_helpers.findings import Finding, Report
+from dsaccum_helpers.findings import SEVERITIES, Finding, Report
 from dsaccum_helpers.observer.causes import Case, main_cause
 from dsaccum_helpers.observer.facts import Facts, Seen, elsewhere, marked, seen
 from dsaccum_helpers.observer.gradients import GradientSum
@@ -22,8 +22,6 @@ from dsaccum_helpers.observer.probe import Probe
 from dsaccum_helpers.observer.scale import Share
 from dsaccum_helpers.observer.sides import Schedule, Sizes, Wanted, at_start, beside
 from dsaccum_helpers.observer.window import Closed, Window
-
-_ORDER = ("error", "warning", "note")
 
 
 def watch(
@@ -99,7 +97,7 @@ class Watch:
     @property
     def findings(self) -> list[Finding]:
         """What was found so far, most important first."""
-        return [*sorted(self.found, key=lambda one: (one.because_of is not None, _ORDER.index(one.severity)))]
+        return [*sorted(self.found, key=lambda one: (one.because_of is not None, SEVERITIES.index(one.severity)))]
 
     def start(self) -> Watch:
         """Hang the hooks in; nothing happens where they hang already. Raises ``DsaccumError`` after ``stop``."""
@@ -243,7 +241,7 @@ class Watch:
                 one.message += f" First seen at optimizer step {one.step}, rank {one.rank}."
                 self.found.append(one)
                 self.probe.suspicious = self.probe.world == 1
-            elif _ORDER.index(one.severity) < _ORDER.index(old.severity):
+            elif SEVERITIES.index(one.severity) < SEVERITIES.index(old.severity):
                 one.times = old.times + 1
                 one.message += f" First seen at optimizer step {one.step}, rank {one.rank}."
                 self.found[self.found.index(old)] = one

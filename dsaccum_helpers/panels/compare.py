@@ -17,10 +17,11 @@ from dsaccum_helpers.panels.fields import message, mimebundle
 from dsaccum_helpers.panels.key_guard import guarded
 from dsaccum_helpers.panels.picture_box import PictureBox
 from dsaccum_helpers.panels.press import Press, sentence
+from dsaccum_helpers.panels.pressing import Pressing
 from dsaccum_helpers.panels.settings import SettingFields
 from dsaccum_helpers.plots import Curves, Picture, alt_text, progress_text
 from dsaccum_helpers.setting import Setting
-from dsaccum_helpers.training.comparison import Comparison, check, default_runner, with_mended
+from dsaccum_helpers.training.comparison import Comparison, check, with_mended
 
 STARTING = "Preparing the training processes. The first time this takes some seconds."
 WHILE_WAITING = "The cell waits for the end; interrupt it to stop the runs."
@@ -35,7 +36,7 @@ class Interrupted(KeyboardInterrupt):
         return ["Interrupted: the runs were stopped, and nothing goes on in the background."]
 
 
-class ComparePanel:
+class ComparePanel(Pressing):
     """Choose a setting and mismatches, press Run, and see the curves grow; then predicted stands beside measured.
 
     ``run(**changes)`` is the same without a front end. ``comparison`` is the last one. ``runner=None`` takes the
@@ -105,11 +106,6 @@ class ComparePanel:
     def text(self) -> str:
         """What the panel shows of its last comparison, as text."""
         return NOTHING_YET if self.comparison is None else f"{alt_text(self.comparison)}\n{self.comparison}"
-
-    @property
-    def running(self) -> bool:
-        """Is a press of Run still going on?"""
-        return self.press is not None and not self.press.over
 
     def run(self, mismatches: Sequence[str] | None = None, **changes: Any) -> Comparison | None:
         """Train, wait, and show it in the panel as a press of Run does. ``changes`` are fields of ``Setting``.
@@ -182,22 +178,6 @@ class ComparePanel:
             self._say(f"{STARTING} {WHILE_WAITING}" if waiting else STARTING)
             self.press.start()
         return self.press
-
-    def _get_runner(self) -> Any:
-        self.runner = default_runner() if self.runner is None else self.runner
-        return self.runner
-
-    def _on_run(self, _: Any) -> None:
-        if self.running:
-            return
-        try:
-            self._begin()
-        except Exception as error:
-            self._say(sentence(error), wrong=True)
-
-    def _on_stop(self, _: Any) -> None:
-        if self.press is not None:
-            self.press.stop()
 
     def _on_export(self, _: Any) -> None:
         if self.running or self.comparison is None or self.press is None:

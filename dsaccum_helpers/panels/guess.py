@@ -15,10 +15,11 @@ from dsaccum_helpers.panels.compare import STILL_RUNNING, WHILE_WAITING, Interru
 from dsaccum_helpers.panels.fields import choice_field, message, mimebundle, number_field, read, table, typed
 from dsaccum_helpers.panels.key_guard import guarded
 from dsaccum_helpers.panels.picture_box import PictureBox
-from dsaccum_helpers.panels.press import Press, sentence
+from dsaccum_helpers.panels.press import Press
+from dsaccum_helpers.panels.pressing import Pressing
 from dsaccum_helpers.plots import Curves, Picture, alt_text
 from dsaccum_helpers.setting import ZERO_STAGES, Setting
-from dsaccum_helpers.training.comparison import Comparison, default_runner, with_mended
+from dsaccum_helpers.training.comparison import Comparison, with_mended
 from dsaccum_helpers.training.guess import Guess
 
 ASK = "Say what you expect first: the ratio of the first gradient norm, and the number of optimizer steps."
@@ -26,7 +27,7 @@ TRAINING = "Training the right run, the mistake and the mended one."
 NO_FIELD = "There is no field for that here; in a cell, panel.run(code, name=value) changes it."
 
 
-class GuessPanel:
+class GuessPanel(Pressing):
     """A mistake of the catalogue: guess, run, see, mend. ``run(code, ratio, steps, **changes)`` does it without clicks.
 
     ``ratio``: the first gradient norm divided by the right run's. ``steps``: optimizer steps of the whole run, 0 where
@@ -156,11 +157,6 @@ class GuessPanel:
             raise Interrupted from None
         print(_failure(press) or self.text)
 
-    @property
-    def running(self) -> bool:
-        """Is a press still going on?"""
-        return self.press is not None and not self.press.over
-
     def _write(self, code: str | None, ratio: float | None, steps: int | None, changes: dict[str, Any]) -> None:
         """Put it all into the fields, and then look at it once. Raises ``DsaccumError``; then nothing is written."""
         setting = self._chosen().change(**changes)
@@ -190,22 +186,6 @@ class GuessPanel:
         self._say(f"{TRAINING} {WHILE_WAITING}" if waiting else TRAINING)
         self.press.start()
         return self.press
-
-    def _get_runner(self) -> Any:
-        self.runner = default_runner() if self.runner is None else self.runner
-        return self.runner
-
-    def _on_run(self, _: Any) -> None:
-        if self.running:
-            return
-        try:
-            self._begin()
-        except Exception as error:
-            self._say(sentence(error), wrong=True)
-
-    def _on_stop(self, _: Any) -> None:
-        if self.press is not None:
-            self.press.stop()
 
     def _show(self, press: Press) -> None:
         """Called on the drawing thread of a press."""

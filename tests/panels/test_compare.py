@@ -20,6 +20,7 @@ from dsaccum_helpers import Comparison, Setting, compare, plots
 from dsaccum_helpers.mismatches import RUNNABLE
 from dsaccum_helpers.panels import ComparePanel
 from dsaccum_helpers.panels import compare as compare_module
+from dsaccum_helpers.panels import pressing
 from dsaccum_helpers.training import RecordedRunner, Runner
 
 from .conftest import CODES, SETTING, MakePanel
@@ -405,7 +406,7 @@ def test_opening_a_panel_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None
     def refuse() -> None:
         raise AssertionError("opened")
 
-    monkeypatch.setattr(compare_module, "default_runner", refuse)
+    monkeypatch.setattr(pressing, "default_runner", refuse)
     panel = ComparePanel()
     bundle = panel._repr_mimebundle_()
     assert bundle["text/plain"] == compare_module.NOTHING_YET
