@@ -18,9 +18,8 @@ from traitlets.config import Config
 
 from dsaccum_helpers import Comparison, Setting, compare, plots
 from dsaccum_helpers.mismatches import RUNNABLE
-from dsaccum_helpers.panels import ComparePanel
+from dsaccum_helpers.panels import ComparePanel, pressing
 from dsaccum_helpers.panels import compare as compare_module
-from dsaccum_helpers.panels import pressing
 from dsaccum_helpers.training import RecordedRunner, Runner
 
 from .conftest import CODES, SETTING, MakePanel
